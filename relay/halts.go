@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -22,7 +23,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// Bounds of what a relay tells a relay below of one node group. Halts that do not fit are left out, the oldest first.
+// Bounds of what a relay tells a relay below of one node group. Of halts that do not fit, those are left out first that were
+// decided at the relay farthest above, and then the oldest. A message without them says so: it ends none.
 const (
 	maxHaltsBytes     = 512 << 10
 	maxHalts          = 100
@@ -70,8 +72,20 @@ type heardView struct {
 
 // heardHalts are what a target has told last. They are immutable. Sections have no node group.
 type heardHalts struct {
-	instance string
-	halted   []rollout.Decision
+	instance   string
+	halted     []rollout.Decision // as ordered in the message
+	incomplete bool               // the target has not told all
+}
+
+// with returns the halts with those that the same processes have told before, if they have not told all now.
+func (h *heardHalts) with(before *heardHalts) *heardHalts {
+	if h == nil || before == nil || !h.incomplete || before.instance != h.instance {
+		return h
+	}
+	all := *h
+	kept := before.without(h)
+	all.halted = slices.Concat(h.halted, kept[:min(len(kept), max(maxHalts-len(h.halted), 0))])
+	return &all
 }
 
 // newTierHalts returns the tierHalts of the views of g.
@@ -117,16 +131,18 @@ func (h *tierHalts) changed() {
 }
 
 // hear handles what a target has told on a stream of a view; nil if it tells nothing. An invalid message changes nothing: what
-// the target has told before remains in force.
+// the target has told before remains in force. So does, after a message with an invalid halt, what that does not have.
 func (h *tierHalts) hear(v *heardView, target string, told []byte) {
 	var is *heardHalts
 	var err error
 	if told != nil {
 		is, err = decodeHalts(told)
 	}
+	valid := told == nil || is != nil
 	h.mu.Lock()
 	was, refused := v.byTarget[target], v.refused
-	if v.refused = err != nil; err == nil && !v.gone {
+	is = is.with(was)
+	if v.refused = err != nil; valid && !v.gone {
 		if v.byTarget[target] = is; is == nil {
 			delete(v.byTarget, target)
 		}
@@ -134,15 +150,13 @@ func (h *tierHalts) hear(v *heardView, target string, told []byte) {
 	h.mu.Unlock()
 	log := h.log.With(slog.String("origin_name", h.origins[v.key.origin]), slog.String("relay", target))
 	switch {
-	case err != nil:
-		if !refused {
-			log.Warn("what a relay above has told of halts is refused: what it has told before remains in force",
-				slog.String("group", v.key.name), slog.Any("err", err))
-		}
-		return
-	case refused:
+	case err != nil && !refused:
+		log.Warn("what a relay above has told of halts is refused: what it has told before remains in force",
+			slog.String("group", v.key.name), slog.Any("err", err))
+	case err == nil && refused:
 		log.Info("what a relay above tells of halts is valid again", slog.String("group", v.key.name))
-	case was == nil && is == nil:
+	}
+	if !valid || was == nil && is == nil {
 		return
 	}
 	h.logHalts(log, v.key, was, is)
@@ -188,17 +202,17 @@ func (h *tierHalts) pass(origin int, target string) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock() // so that the newest is the last
-	instance, halted := h.heardOf(origin, target)
+	instance, heard := h.heardOf(origin, target)
 	if c := h.rollouts.controllers[origin]; instance == "" {
 		c.Forget(target)
 	} else {
-		c.Hear(target, instance, rollout.Decisions{Halted: halted})
+		c.Hear(target, instance, heard)
 	}
 }
 
 // heardOf returns what a target has told, for rollouts: with the node groups of this relay. The instance is that of all processes
 // which had a part in it; it is empty if the target has told nothing. mu must be held.
-func (h *tierHalts) heardOf(origin int, target string) (instance string, halted []rollout.Decision) {
+func (h *tierHalts) heardOf(origin int, target string) (instance string, all rollout.Decisions) {
 	var instances []string
 	for _, v := range h.views {
 		heard := v.byTarget[target]
@@ -206,20 +220,21 @@ func (h *tierHalts) heardOf(origin int, target string) (instance string, halted 
 			continue
 		}
 		instances = append(instances, heard.instance)
+		all.Incomplete = all.Incomplete || heard.incomplete
 		for _, d := range heard.halted {
 			for _, group := range h.groupsOf(v) {
-				halted = addHalt(halted, inGroup(d, group, v.key.shared))
+				all.Halted = addHalt(all.Halted, inGroup(d, group, v.key.shared))
 			}
 		}
 	}
 	if len(instances) == 0 {
-		return "", nil
+		return "", all
 	}
 	slices.Sort(instances)
-	slices.SortFunc(halted, func(a, b rollout.Decision) int {
+	slices.SortFunc(all.Halted, func(a, b rollout.Decision) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Part, b.Part))
 	})
-	return hashOf(slices.Compact(instances)), halted
+	return hashOf(slices.Compact(instances)), all
 }
 
 // groupsOf returns the node groups that a view serves. mu must be held.
@@ -306,12 +321,13 @@ func (h *tierHalts) shown(origin int) (all []admin.HaltAbove) {
 func (h *tierHalts) told(group string, grant downstream.Grant) []byte {
 	h.mu.Lock()
 	changes, encoded := h.changes, h.encoded[group]
-	path, above := h.heardIn(group)
+	path, above, incomplete := h.heardIn(group)
 	h.mu.Unlock()
 	if encoded != nil && grant == nil {
 		return encoded
 	}
-	answer := admin.PeerRollouts{Instance: hashOf(path)}
+	var own []admin.DecidedChanges
+	heard := make([][]admin.DecidedChanges, len(h.origins))
 	for i, name := range h.origins {
 		var halted []rollout.Decision
 		if h.rollouts != nil {
@@ -320,11 +336,15 @@ func (h *tierHalts) told(group string, grant downstream.Grant) []byte {
 				halted = appendPermitted(halted, ofGroup(d, group), grant)
 			}
 		}
+		here := len(halted)
 		for _, d := range above[i] {
 			halted = appendPermitted(halted, d, grant)
 		}
-		answer.Halted = append(answer.Halted, encodeDecisions(name, halted)...)
+		own = append(own, encodeDecisions(name, halted[:here])...)
+		heard[i] = encodeDecisions(name, halted[here:])
 	}
+	sortNewest(own, time.Now())
+	answer := admin.PeerRollouts{Instance: hashOf(path), Incomplete: incomplete, Halted: append(own, interleave(heard)...)}
 	encoded = encodeHalts(answer)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -337,8 +357,30 @@ func (h *tierHalts) told(group string, grant downstream.Grant) []byte {
 	return encoded
 }
 
-// heardIn returns what a node group has heard, by origin, and the processes on the way to it. mu must be held.
-func (h *tierHalts) heardIn(group string) (path []string, above [][]rollout.Decision) {
+// sortNewest sorts halts by their time, the newest first. Those of the future, on the clock of another relay, are as new as can be.
+func sortNewest(halts []admin.DecidedChanges, now time.Time) {
+	age := func(d admin.DecidedChanges) time.Duration { return max(now.Sub(d.At), 0) }
+	slices.SortStableFunc(halts, func(a, b admin.DecidedChanges) int { return cmp.Compare(age(a), age(b)) })
+}
+
+// interleave returns the first of each list, then the second of each, and so on: no list keeps out another one.
+func interleave[T any](lists [][]T) (all []T) {
+	for i := 0; ; i++ {
+		before := len(all)
+		for _, list := range lists {
+			if i < len(list) {
+				all = append(all, list[i])
+			}
+		}
+		if len(all) == before {
+			return all
+		}
+	}
+}
+
+// heardIn returns what a node group has heard, by origin, whether that is not all, and the processes on the way to it. The order
+// is that of the messages, each of which begins with what its relay has decided itself. mu must be held.
+func (h *tierHalts) heardIn(group string) (path []string, above [][]rollout.Decision, incomplete bool) {
 	path, above = []string{h.instance}, make([][]rollout.Decision, len(h.origins))
 	for i := range h.origins {
 		own := h.views[heardKey{origin: i, name: group}]
@@ -346,6 +388,7 @@ func (h *tierHalts) heardIn(group string) (path []string, above [][]rollout.Deci
 			continue
 		}
 		path = append(path, fmt.Sprint(own.number))
+		var lists [][]rollout.Decision
 		for _, v := range []*heardView{own, h.views[heardKey{origin: i, name: own.features, shared: true}]} {
 			if v == nil {
 				continue
@@ -353,15 +396,21 @@ func (h *tierHalts) heardIn(group string) (path []string, above [][]rollout.Deci
 			for _, target := range slices.Sorted(maps.Keys(v.byTarget)) {
 				heard := v.byTarget[target]
 				path = append(path, heard.instance)
+				incomplete = incomplete || heard.incomplete
+				var list []rollout.Decision
 				for _, d := range heard.halted {
 					d = inGroup(d, "", v.key.shared)
 					d.Reason = "halted at " + target + ": " + d.Reason
-					above[i] = addHalt(above[i], d)
+					list = append(list, d)
 				}
+				lists = append(lists, list)
 			}
 		}
+		for _, d := range interleave(lists) {
+			above[i] = addHalt(above[i], d)
+		}
 	}
-	return path, above
+	return path, above, incomplete
 }
 
 // ofGroup returns the resources of a node group in a halt, without the group.
@@ -415,30 +464,41 @@ func permits(grant downstream.Grant, typeURL, name string) bool {
 		(!grant.RestrictsNames(typeURL) || grant.Name(typeURL, name) == nil))
 }
 
-// encodeHalts returns halts within their bounds. Peers are told the same format.
+// encodeHalts returns the first of some halts, within the bounds of a message. Peers are told the same format.
 func encodeHalts(answer admin.PeerRollouts) []byte {
-	slices.SortStableFunc(answer.Halted, func(a, b admin.DecidedChanges) int { return b.At.Compare(a.At) })
-	answer.Halted = answer.Halted[:min(len(answer.Halted), maxHalts)]
+	if len(answer.Halted) > maxHalts {
+		answer.Halted, answer.Incomplete = answer.Halted[:maxHalts], true
+	}
 	for i := range answer.Halted {
 		d := &answer.Halted[i]
 		d.Reason = cutText(d.Reason, maxHaltText)
 	}
 	shortenDecisions(answer.Halted, maxHaltNames, maxHaltNamesBytes)
-	for {
-		encoded, err := json.Marshal(answer)
-		if err == nil && (len(encoded) <= maxHaltsBytes || len(answer.Halted) == 0) {
-			return encoded
+	halted, size := answer.Halted[:0], 1<<10 // of all that is no halt
+	for _, d := range answer.Halted {
+		encoded, err := json.Marshal(d)
+		if err != nil || size+len(encoded)+1 > maxHaltsBytes {
+			answer.Incomplete = true
+			continue
 		}
-		answer.Halted = answer.Halted[:len(answer.Halted)/2]
+		size += len(encoded) + 1 // with a comma
+		halted = append(halted, d)
 	}
+	answer.Halted = halted
+	encoded, _ := json.Marshal(answer) // its halts can be encoded
+	return encoded
 }
 
-// decodeHalts returns what a relay above has told.
+// decodeHalts returns what a relay above has told. With an error, that is nil, or does not have the halts which are invalid.
 func decodeHalts(told []byte) (*heardHalts, error) {
 	if len(told) > maxHaltsBytes {
 		return nil, fmt.Errorf("%d bytes: want at most %d", len(told), maxHaltsBytes)
 	}
-	var answer admin.PeerRollouts
+	var answer struct {
+		Instance   string            `json:"instance"`
+		Incomplete bool              `json:"incomplete"`
+		Halted     []json.RawMessage `json:"halted"`
+	}
 	if err := json.Unmarshal(told, &answer); err != nil {
 		return nil, err
 	}
@@ -448,23 +508,37 @@ func decodeHalts(told []byte) (*heardHalts, error) {
 	case len(answer.Halted) > maxHalts:
 		return nil, fmt.Errorf("%d halts: want at most %d", len(answer.Halted), maxHalts)
 	}
-	heard := &heardHalts{instance: answer.Instance}
-	for _, d := range answer.Halted {
-		if d.Part == "" || len(d.Part) > maxHaltPart || d.At.IsZero() {
-			return nil, errors.New("a halt has no valid part or time")
+	heard := &heardHalts{instance: answer.Instance, incomplete: answer.Incomplete}
+	var invalid error
+	for _, encoded := range answer.Halted {
+		d, err := decodeHalt(encoded)
+		if err != nil {
+			heard.incomplete, invalid = true, cmp.Or(invalid, err)
+			continue
 		}
-		if slices.ContainsFunc(d.Sections, func(s snapshot.RejectedSection) bool { return s.Group != "" }) {
-			return nil, errors.New("a halt is about a node group")
-		}
-		is := rollout.Decision{
-			Part: d.Part, At: d.At, Reason: cutText(d.Reason, maxHaltText), Stage: min(max(d.Stage, 0), maxHalts), Changes: decodeChanges(d.Sections),
-		}
-		if is.Changes.Empty() {
-			return nil, errors.New("a halt has no resource")
-		}
-		heard.halted = addHalt(heard.halted, is)
+		heard.halted = addHalt(heard.halted, d)
 	}
-	return heard, nil
+	return heard, invalid
+}
+
+// decodeHalt returns one halt of a message.
+func decodeHalt(encoded []byte) (is rollout.Decision, err error) {
+	var d admin.DecidedChanges
+	if err := json.Unmarshal(encoded, &d); err != nil {
+		return is, err
+	}
+	is = rollout.Decision{
+		Part: d.Part, At: d.At, Reason: cutText(d.Reason, maxHaltText), Stage: min(max(d.Stage, 0), maxHalts), Changes: decodeChanges(d.Sections),
+	}
+	switch {
+	case d.Part == "" || len(d.Part) > maxHaltPart || d.At.IsZero():
+		return is, errors.New("a halt has no valid part or time")
+	case slices.ContainsFunc(d.Sections, func(s snapshot.RejectedSection) bool { return s.Group != "" }):
+		return is, errors.New("a halt is about a node group")
+	case is.Changes.Empty():
+		return is, errors.New("a halt has no resource")
+	}
+	return is, nil
 }
 
 // cutText limits a text to so many bytes of UTF-8.

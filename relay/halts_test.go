@@ -1,15 +1,19 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream"
@@ -90,7 +94,107 @@ func describeTold(t *testing.T, told []byte) string {
 	return fmt.Sprintf("%s %d: %s cds=%d lds=%d", d.Part, d.Stage, d.Reason, len(types[wire.ClusterType]), len(types[wire.ListenerType]))
 }
 
-// TestB55_MessagesAreBounded: what a relay below is told fits into a message that it accepts, whatever is halted: the newest
+// decodeTold returns what a relay below reads of a message.
+func decodeTold(t *testing.T, told []byte) *heardHalts {
+	t.Helper()
+	heard, err := decodeHalts(told)
+	check.OK(t, err)
+	return heard
+}
+
+// haltsOf returns halts of the clusters in some range of numbers, the later halted the earlier.
+func haltsOf(from, to int) (all []rollout.Decision) {
+	for i := from; i < to; i++ {
+		all = append(all, rollout.Decision{
+			Part: fmt.Sprint("cds/", i), At: time.Unix(int64(1000-i), 0),
+			Changes: rollout.Changes{{}: {wire.ClusterType: {fmt.Sprint(i): {1}}}},
+		})
+	}
+	return all
+}
+
+// TestB55_HaltsThatDoNotFitHaveNotEnded: a message that has not all halts says so, and so do all further below. It has those of
+// the relay first, then those of each target in the order of its message, whatever their times.
+func TestB55_HaltsThatDoNotFitHaveNotEnded(t *testing.T) {
+	h := toldBelow(nil)
+	v := h.views[heardKey{name: "group"}]
+	v.byTarget["above"] = &heardHalts{instance: "1", halted: haltsOf(0, maxHalts)}
+	heard := decodeTold(t, h.told("group", nil))
+	check.Equal(t, "all fit: incomplete", heard.incomplete, false)
+	check.Equal(t, "all fit: halts", len(heard.halted), maxHalts)
+
+	invented := haltsOf(1000, 1000+maxHalts)
+	for i := range invented {
+		invented[i].At = time.Now().Add(time.Hour)
+	}
+	v.byTarget["beside"] = &heardHalts{instance: "2", halted: invented}
+	heard = decodeTold(t, h.told("group", namesGrant("")))
+	check.Equal(t, "two targets: incomplete", heard.incomplete, true)
+	check.Equal(t, "two targets: halts", len(heard.halted), maxHalts)
+	for i, want := range []string{"cds/0", "cds/1000", "cds/1", "cds/1001"} {
+		check.Equal(t, fmt.Sprint("part of halt ", i), heard.halted[i].Part, want)
+	}
+
+	lower := toldBelow(nil)
+	lower.views[heardKey{name: "group"}].byTarget["above"] = &heardHalts{instance: "1", incomplete: true}
+	check.Equal(t, "heard of some: incomplete", decodeTold(t, lower.told("group", nil)).incomplete, true)
+}
+
+// TestB55_WhatIsNotListedRemains: a message with less than all halts adds to what the same processes have told, within bounds. So
+// does one with an invalid halt.
+func TestB55_WhatIsNotListedRemains(t *testing.T) {
+	h := toldBelow(nil)
+	v := h.views[heardKey{name: "group"}]
+	hear := func(incomplete bool, instance string, halted []rollout.Decision) int {
+		h.hear(v, "above", encodeHalts(admin.PeerRollouts{
+			Instance: instance, Incomplete: incomplete, Halted: encodeDecisions("default", halted),
+		}))
+		return len(v.byTarget["above"].halted)
+	}
+	check.Equal(t, "all", hear(false, "one", haltsOf(0, 10)), 10)
+	check.Equal(t, "some", hear(true, "one", haltsOf(5, 15)), 15)
+	check.Equal(t, "many", hear(true, "one", haltsOf(20, 20+maxHalts)), maxHalts)
+	check.Equal(t, "some of another process", hear(true, "two", haltsOf(0, 2)), 2)
+	h.hear(v, "above", []byte(`{"instance": "two", "halted": [7]}`))
+	check.Equal(t, "an invalid one", len(v.byTarget["above"].halted), 2)
+	check.Equal(t, "an invalid one: incomplete", v.byTarget["above"].incomplete, true)
+	check.Equal(t, "all again", hear(false, "two", haltsOf(0, 1)), 1)
+}
+
+// TestB55_OwnHaltsComeFirst: of halts that rollouts have decided here, the newest come first. Clocks of others do not matter.
+func TestB55_OwnHaltsComeFirst(t *testing.T) {
+	now := time.Unix(1000, 0)
+	all := []admin.DecidedChanges{{Part: "old", At: time.Unix(1, 0)}, {Part: "new", At: now}, {Part: "future", At: now.Add(time.Hour)}}
+	sortNewest(all, now)
+	check.Equal(t, "halts", fmt.Sprint(all[0].Part, " ", all[1].Part, " ", all[2].Part), "new future old")
+	h := haltedHere(t, rollout.Changes{{Group: "group"}: {wire.ClusterType: {"own": {1}}}})
+	h.views[heardKey{name: "group"}].byTarget["above"] = &heardHalts{instance: "1", halted: haltsOf(0, maxHalts)}
+	heard := decodeTold(t, h.told("group", nil))
+	check.Equal(t, "first halt", heard.halted[0].Part, "cds/own")
+	check.Equal(t, "incomplete", heard.incomplete, true)
+}
+
+// haltedHere returns a tierHalts with a rollout of its own that has halted some changes, and a view of a node group.
+func haltedHere(t *testing.T, changes rollout.Changes) *tierHalts {
+	t.Helper()
+	told := make(chan struct{}, 1)
+	c := rollout.NewController(rollout.ControllerConfig{
+		Config: rollout.Config{Stages: []rollout.Stage{{}}}, Origin: "default", Told: func() { told <- struct{}{} }, Logger: slog.New(slog.DiscardHandler),
+		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
+		Frozen:   func() bool { return false }, Decided: func(context.Context) {}, Changed: func(int, *rollout.Status, *rollout.Status) {},
+	}, []*rollout.Withdrawn{{Reason: "hunter2", At: time.Unix(1, 0), Changes: changes, Sum: wire.Digest{1}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx, false) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	<-told
+	h := toldBelow(nil)
+	h.rollouts = &rollouts{controllers: []*rollout.Controller{c}}
+	clear(h.views[heardKey{name: "group"}].byTarget)
+	return h
+}
+
+// TestB55_MessagesAreBounded: what a relay below is told fits into a message that it accepts, whatever is halted: the first
 // halts, and some resources of each.
 func TestB55_MessagesAreBounded(t *testing.T) {
 	long := strings.Repeat("<", maxHaltPart-100)
@@ -109,7 +213,7 @@ func TestB55_MessagesAreBounded(t *testing.T) {
 	v.byTarget["above"] = &heardHalts{instance: "1", halted: all}
 	heard, err := decodeHalts(h.told("group", nil))
 	check.OK(t, err)
-	check.Equal(t, "first halt", heard.halted[0].Part, fmt.Sprint("cds/", len(all)-1))
+	check.Equal(t, "first halt", heard.halted[0].Part, "cds/0")
 	if n := len(heard.halted); n < 2 || n > maxHalts {
 		t.Errorf("%d halts, want some, and at most %d", n, maxHalts)
 	}

@@ -144,6 +144,7 @@ func (p *peerRollouts) heard(address string, answer *admin.PeerRollouts, err err
 			origin := c.Origin()
 			c.Hear(address, answer.Instance, rollout.Decisions{
 				Halted: decodeDecisions(origin, answer.Halted), Promoted: decodeDecisions(origin, answer.Promoted),
+				Incomplete: answer.Incomplete,
 			})
 		}
 	}

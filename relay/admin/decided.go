@@ -26,6 +26,9 @@ type PeerRollouts struct {
 
 	// Promoted are the changes that an operator has promoted at the relay in the last minutes.
 	Promoted []DecidedChanges `json:"promoted"`
+
+	// Incomplete is true if there are more halts than those listed. Then none has ended that is not listed.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // A HaltAbove is a halt of a relay that is the origin of this one, or of a relay above or beside that one.

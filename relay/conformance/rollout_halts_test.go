@@ -272,6 +272,10 @@ func TestB55_HaltsAboveAreFollowed(t *testing.T) {
 			w.above.tell(haltOf(t, "another", at, changed))
 			sleep(time.Minute)
 			w.expect("halted again", rollout.Halted, false)
+			w.above.tell([]byte(`{"instance": "another", "incomplete": true}`)) // the halt has no room
+			sleep(haltsSeen)
+			w.expect("not told", rollout.Halted, false)
+			check.Equal(w.t, "shown", haltsAbove(w.t, w.relay), "cds/a stage 2 (1): a canary above")
 			w.above.tell([]byte(`{"instance": "another"}`))
 			sleep(haltsSeen)
 			w.expect("resumed above", rollout.Rolling, true)
@@ -321,14 +325,14 @@ func TestB55_InvalidHaltsAreRefused(t *testing.T) {
 		"large":         append(valid(1), bytes.Repeat([]byte(" "), 512<<10)...),
 		"a list":        []byte(`[]`),
 		"no instance":   []byte(`{"halted": []}`),
-		"no part":       []byte(`{"instance": "one", "halted": [{"at": "2000-01-01T00:00:00Z"}]}`),
-		"no time":       []byte(`{"instance": "one", "halted": [{"part": "cds/a"}]}`),
-		"no resource":   []byte(`{"instance": "one", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z"}]}`),
+		"no part":       []byte(`{"instance": "one1", "halted": [{"at": "2000-01-01T00:00:00Z"}]}`),
+		"no time":       []byte(`{"instance": "one1", "halted": [{"part": "cds/a"}]}`),
+		"no resource":   []byte(`{"instance": "one1", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z"}]}`),
 		"a group":       bytes.Replace(valid(1), []byte(`"group":""`), []byte(`"group":"x"`), 1),
 		"101 halts":     haltOf(t, "one", at, slices.Repeat([]proto.Message{relaytest.Cluster("a")}, 101)...),
 		"a long part":   bytes.Replace(valid(1), []byte(`cds/a`), bytes.Repeat([]byte("x"), 5000), 1),
 		"a bad time":    bytes.Replace(valid(1), []byte(`2000-01-01T00:00:30Z`), []byte(`2000-99-01T00:00:30Z`), 1),
-		"a bad section": []byte(`{"instance": "one", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z", "sections": 7}]}`),
+		"a bad section": []byte(`{"instance": "one1", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z", "sections": 7}]}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			toldBubble(t, func(w *toldWorld) {

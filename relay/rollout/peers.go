@@ -32,6 +32,9 @@ type Decisions struct {
 	// Followed are the halts of others that the relay follows, as they have told them: part and time are theirs. Peers are
 	// not told of them, but relays below, which have no other source.
 	Followed []Decision
+
+	// Incomplete is true if there are more than those listed. Then none has ended that is not.
+	Incomplete bool
 }
 
 // A Peer is the decision of a peer that a part follows.
@@ -235,7 +238,7 @@ func (f *following) isRevoked(known []*peer) bool {
 			f.halt = &Peer{p.address, p.instance, f.halt.Part, f.halt.At}
 			return false
 		}
-		return p.instance == f.halt.Instance
+		return p.instance == f.halt.Instance && !p.Incomplete
 	}
 	return false
 }
@@ -276,7 +279,7 @@ func (f *following) forget(known []*peer) {
 	f.answered = slices.DeleteFunc(f.answered, func(a Peer) bool {
 		isA := func(d Decision) bool { return a.isOf(d.Part, d.At) }
 		return slices.ContainsFunc(known, func(p *peer) bool {
-			return p.address == a.Address && p.instance == a.Instance &&
+			return p.address == a.Address && p.instance == a.Instance && !p.Incomplete &&
 				!slices.ContainsFunc(p.Halted, isA) && !slices.ContainsFunc(p.Promoted, isA)
 		})
 	})

@@ -202,6 +202,22 @@ func TestB54_NoAnswerChangesNothing(t *testing.T) {
 	})
 }
 
+// TestB55_WhatHasNoRoomEndsNothing: a halt that another relay does not list, while it lists not all, stays.
+func TestB55_WhatHasNoRoomEndsNothing(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+		w.want("aborted", halted...)
+		w.relays[1].Hear("relay0", "process0", Decisions{Incomplete: true})
+		w.wait(time.Minute)
+		w.want("not listed", halted...)
+		w.relays[1].Hear("relay0", "process0", Decisions{})
+		w.want("revoked", halted[0], "rolling 1")
+	})
+}
+
 // TestB54_HaltsOfPeersAreRestored: another process follows the halt that one before has followed.
 func TestB54_HaltsOfPeersAreRestored(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
