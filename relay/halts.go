@@ -35,6 +35,9 @@ const (
 	maxHaltInstance   = 100
 )
 
+// secretPart begins the name of a part that is named after a Secret.
+const secretPart = "sds/"
+
 // tierHalts tell relays below what rollouts have halted here and above, and rollouts what relays above have told (B.55). Halts go
 // down only, on the streams of views: a relay is told of the resources of its node group, and hears of those of the view. Methods
 // may be called from any goroutine.
@@ -270,6 +273,7 @@ func addHalt(all []rollout.Decision, d rollout.Decision) []rollout.Decision {
 				all[i].Changes[key] = types
 			}
 		}
+		all[i].Partial = all[i].Partial || d.Partial
 		return all
 	}
 	return append(all, d)
@@ -333,12 +337,12 @@ func (h *tierHalts) told(group string, grant downstream.Grant) []byte {
 		if h.rollouts != nil {
 			d := h.rollouts.controllers[i].Decisions()
 			for _, d := range slices.Concat(d.Halted, d.Followed) {
-				halted = appendPermitted(halted, ofGroup(d, group), grant)
+				halted = appendPermitted(halted, d, group, grant)
 			}
 		}
 		here := len(halted)
 		for _, d := range above[i] {
-			halted = appendPermitted(halted, d, grant)
+			halted = appendPermitted(halted, d, "", grant)
 		}
 		own = append(own, encodeDecisions(name, halted[:here])...)
 		heard[i] = encodeDecisions(name, halted[here:])
@@ -413,49 +417,78 @@ func (h *tierHalts) heardIn(group string) (path []string, above [][]rollout.Deci
 	return path, above, incomplete
 }
 
-// ofGroup returns the resources of a node group in a halt, without the group.
-func ofGroup(d rollout.Decision, group string) rollout.Decision {
-	changes := make(rollout.Changes)
-	for key, types := range d.Changes {
-		if key.Group == group {
-			changes[rollout.SectionKey{Shared: key.Shared}] = types
-		}
-	}
-	d.Changes = changes
-	return d
-}
-
-// appendPermitted appends a halt with those of its resources that a client may request, unless it has the halt or may request
-// none. If the client may not request all, it is not told the reason, which may be about the others, nor their names.
-func appendPermitted(all []rollout.Decision, d rollout.Decision, grant downstream.Grant) []rollout.Decision {
-	permitted, complete := make(rollout.Changes), true
-	for key, types := range d.Changes {
-		for typ, names := range types {
-			typeURL, _, _ := cache.SplitCollection(typ)
-			is := names
-			if grant != nil || wire.IsSecret(typeURL) {
-				is = maps.Clone(names)
-				maps.DeleteFunc(is, func(name string, _ wire.Digest) bool { return !permits(grant, typeURL, name) })
-			}
-			if complete = complete && len(is) == len(names); len(is) == 0 {
-				continue
-			}
-			if permitted[key] == nil {
-				permitted[key] = make(map[string]map[string]wire.Digest)
-			}
-			permitted[key][typ] = is
-		}
-	}
-	if len(permitted) == 0 {
+// appendPermitted appends a halt with those resources of a node group that a client may request, unless it has the halt or there
+// are none. A client that may not request all, of all node groups, is not told the reason, which may be about the others, nor
+// their names.
+func appendPermitted(all []rollout.Decision, d rollout.Decision, group string, grant downstream.Grant) []rollout.Decision {
+	told, permitted, others := permittedIn(d.Changes, group, grant)
+	if told.Empty() {
 		return all
 	}
-	if d.Changes = permitted; !complete {
-		d.Part, d.Reason = permitted.Name(), ""
+	if d.Partial && grant != nil || strings.HasPrefix(d.Part, secretPart) {
+		permitted = false
+	}
+	if d.Changes = told; !permitted {
+		d.Reason = ""
+	}
+	if !permitted || others && grant != nil {
+		d.Part = told.Name()
 	}
 	if slices.ContainsFunc(all, func(o rollout.Decision) bool { return isSameHalt(o, d) }) {
 		return all // the relay follows what it has heard
 	}
 	return append(all, d)
+}
+
+// permittedIn returns the changes of a node group that a client may request, without the group. It reports whether the client may
+// request all, of all groups, and whether there are others than those of the group.
+func permittedIn(changes rollout.Changes, group string, grant downstream.Grant) (of rollout.Changes, all, others bool) {
+	of, all = make(rollout.Changes), true
+	for key, types := range changes {
+		if key.Group != group {
+			others, all = true, all && permitsAll(types, grant)
+			continue
+		}
+		for typ, names := range types {
+			is := permittedNames(typ, names, grant)
+			if all = all && len(is) == len(names); len(is) == 0 {
+				continue
+			}
+			to := rollout.SectionKey{Shared: key.Shared}
+			if of[to] == nil {
+				of[to] = make(map[string]map[string]wire.Digest)
+			}
+			of[to][typ] = is
+		}
+	}
+	return of, all, others
+}
+
+// permittedNames returns those of some names that a client may request.
+func permittedNames(typ string, names map[string]wire.Digest, grant downstream.Grant) map[string]wire.Digest {
+	typeURL, _, _ := cache.SplitCollection(typ)
+	if grant == nil && !wire.IsSecret(typeURL) {
+		return names
+	}
+	is := maps.Clone(names)
+	maps.DeleteFunc(is, func(name string, _ wire.Digest) bool { return !permits(grant, typeURL, name) })
+	return is
+}
+
+// permitsAll reports whether a client may request all of some names.
+func permitsAll(types map[string]map[string]wire.Digest, grant downstream.Grant) bool {
+	for typ, names := range types {
+		typeURL, _, _ := cache.SplitCollection(typ)
+		if grant == nil && !wire.IsSecret(typeURL) {
+			continue
+		}
+		for name := range names {
+			if !permits(grant, typeURL, name) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // permits reports whether a relay with a grant may be told of a name: it may request it, and it is not that of a Secret.
@@ -529,6 +562,7 @@ func decodeHalt(encoded []byte) (is rollout.Decision, err error) {
 	}
 	is = rollout.Decision{
 		Part: d.Part, At: d.At, Reason: cutText(d.Reason, maxHaltText), Stage: min(max(d.Stage, 0), maxHalts), Changes: decodeChanges(d.Sections),
+		Partial: d.Partial,
 	}
 	switch {
 	case d.Part == "" || len(d.Part) > maxHaltPart || d.At.IsZero():

@@ -78,6 +78,60 @@ func TestB36_ARelayIsToldOfWhatItMayRequest(t *testing.T) {
 	}
 }
 
+// TestB36_OtherNodeGroupsAreNotNamed: a relay below with rules is told neither the reason nor the name of a part that has resources
+// which it may not request, also if they are those of another node group, or had no room in the message of a relay above, or if
+// only that relay has them. No relay is told of a Secret of another node group.
+func TestB36_OtherNodeGroupsAreNotNamed(t *testing.T) {
+	clusters := func(names ...string) map[string]map[string]wire.Digest {
+		all := make(map[string]wire.Digest)
+		for _, name := range names {
+			all[name] = wire.Digest{1}
+		}
+		return map[string]map[string]wire.Digest{wire.ClusterType: all}
+	}
+	secret := map[string]map[string]wire.Digest{wire.SecretType: {"key": {}}}
+	mine, other, shared := rollout.SectionKey{Group: "group"}, rollout.SectionKey{Group: "other"}, rollout.SectionKey{Group: "other", Shared: true}
+	for _, tt := range []struct {
+		changes rollout.Changes
+		grant   downstream.Grant
+		want    string
+	}{
+		{rollout.Changes{mine: clusters("b")}, namesGrant("b"), "cds/b 1: hunter2 cds=1 lds=0"},
+		{rollout.Changes{mine: clusters("b"), other: clusters("a")}, nil, "cds/a 1: hunter2 cds=1 lds=0"},
+		{rollout.Changes{mine: clusters("b"), other: clusters("a")}, namesGrant("b"), "cds/b 1:  cds=1 lds=0"},
+		{rollout.Changes{mine: clusters("b"), shared: clusters("a")}, namesGrant("b"), "cds/b 1:  cds=1 lds=0"},
+		{rollout.Changes{mine: clusters("b2"), other: clusters("b1")}, namesGrant("b"), "cds/b2 1: hunter2 cds=1 lds=0"},
+		{rollout.Changes{other: clusters("b")}, namesGrant("b"), ""},
+		{rollout.Changes{mine: clusters("b"), other: secret}, nil, "cds/b 1:  cds=1 lds=0"},
+		{rollout.Changes{mine: clusters("b"), other: secret}, namesGrant("b"), "cds/b 1:  cds=1 lds=0"},
+		{rollout.Changes{mine: secret}, nil, ""},
+	} {
+		check.Equal(t, fmt.Sprint(tt.grant, tt.changes), describeTold(t, haltedHere(t, tt.changes).told("group", tt.grant)), tt.want)
+	}
+
+	changes := rollout.Changes{{}: clusters("b")}
+	h := toldBelow(changes)
+	d := &h.views[heardKey{name: "group"}].byTarget["above"].halted[0]
+	d.Partial = true
+	check.Equal(t, "partial", describeTold(t, h.told("group", namesGrant("b"))), "cds/b 1:  cds=1 lds=0")
+	told := h.told("group", nil)
+	check.Equal(t, "partial, without rules", describeTold(t, told), "cds/a 1: halted at above: hunter2 cds=1 lds=0")
+	check.Equal(t, "further below", decodeTold(t, told).halted[0].Partial, true)
+	d.Part = "sds/key"
+	h.changed()
+	check.Equal(t, "named after a Secret", describeTold(t, h.told("group", nil)), "cds/b 1:  cds=1 lds=0")
+
+	large := clusters()
+	for i := range maxHaltNames + 1 {
+		large[wire.ClusterType][fmt.Sprint("b", i)] = wire.Digest{1}
+	}
+	large[wire.ClusterType]["c"] = wire.Digest{1}
+	is := decodeTold(t, haltedHere(t, rollout.Changes{mine: large}).told("group", nil)).halted[0]
+	check.Equal(t, "large: partial", is.Partial, true)
+	h.views[heardKey{name: "group"}].byTarget["above"].halted[0] = is
+	check.Equal(t, "large", describeTold(t, h.told("group", namesGrant("b"))), "cds/b0 1:  cds=2000 lds=0")
+}
+
 // describeTold returns a message about one halt, or none, as text.
 func describeTold(t *testing.T, told []byte) string {
 	t.Helper()
@@ -182,7 +236,7 @@ func haltedHere(t *testing.T, changes rollout.Changes) *tierHalts {
 		Config: rollout.Config{Stages: []rollout.Stage{{}}}, Origin: "default", Told: func() { told <- struct{}{} }, Logger: slog.New(slog.DiscardHandler),
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 		Frozen:   func() bool { return false }, Decided: func(context.Context) {}, Changed: func(int, *rollout.Status, *rollout.Status) {},
-	}, []*rollout.Withdrawn{{Reason: "hunter2", At: time.Unix(1, 0), Changes: changes, Sum: wire.Digest{1}}})
+	}, []*rollout.Withdrawn{{Reason: "hunter2", At: time.Unix(1, 0), Cohorts: 1, Changes: changes, Sum: wire.Digest{1}}})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx, false) })

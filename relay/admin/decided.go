@@ -63,6 +63,9 @@ type DecidedChanges struct {
 	By       string                     `json:"by,omitempty"`     // the operator of a promotion
 	Stage    int                        `json:"stage,omitempty"`  // number of stages that are served the changes; the rest is one more
 	Sections []snapshot.RejectedSection `json:"sections"`
+
+	// Partial is true if the decision is, or may be, about more resources than those of sections.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // A rolloutsServer serves what rollouts have decided.

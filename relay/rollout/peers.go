@@ -23,6 +23,10 @@ type Decision struct {
 	By      string    // the operator of a promotion
 	Stage   int       // number of stages that are, or were, served the changes; with the rest, one more than there are stages
 	Changes Changes
+
+	// Partial is true if it is, or may be, about more than Changes: those that had room in a message, or that this relay has of
+	// what another one has halted.
+	Partial bool
 }
 
 // Decisions are what a relay has decided about the changes of an origin, without what it has followed of others.
@@ -391,7 +395,7 @@ func (r *rejections) halts() (is Decisions) {
 			d.Part = e.part.edition.name
 			is.Halted = append(is.Halted, d)
 		default:
-			d.Part, d.At = e.Peer.Part, e.Peer.At
+			d.Part, d.At, d.Partial = e.Peer.Part, e.Peer.At, true
 			is.Followed = append(is.Followed, d)
 		}
 	}

@@ -96,6 +96,9 @@ func TestB54_HaltsReachPeers(t *testing.T) {
 		if d := w.relays[1].Decisions(); len(d.Halted) != 0 {
 			t.Errorf("relay1 tells of %+v, which it has not decided", d.Halted)
 		}
+		if d := w.relays[1].Decisions(); len(d.Followed) != 1 || !d.Followed[0].Partial {
+			t.Errorf("relay1 follows %+v, want a halt that may be about more", d.Followed)
+		}
 
 		canary.rejects.Store(false)
 		w.must(w.relays[0].Resume(t.Context(), "", "test"))
