@@ -504,7 +504,7 @@ func encodeHalts(answer admin.PeerRollouts) []byte {
 	}
 	for i := range answer.Halted {
 		d := &answer.Halted[i]
-		d.Reason = cutText(d.Reason, maxHaltText)
+		d.Reason, d.Part = cutText(d.Reason, maxHaltText), cutPart(d.Part)
 	}
 	shortenDecisions(answer.Halted, maxHaltNames, maxHaltNamesBytes)
 	halted, size := answer.Halted[:0], 1<<10 // of all that is no halt
@@ -573,6 +573,15 @@ func decodeHalt(encoded []byte) (is rollout.Decision, err error) {
 		return is, errors.New("a halt has no resource")
 	}
 	return is, nil
+}
+
+// cutPart limits the name of a part, which has up to 4 KiB of a resource and its type. Different names remain different.
+func cutPart(part string) string {
+	if len(part) <= maxHaltPart {
+		return part
+	}
+	hash := hashOf([]string{part})
+	return cutText(part, maxHaltPart-len(hash)) + hash
 }
 
 // cutText limits a text to so many bytes of UTF-8.

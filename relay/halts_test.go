@@ -273,6 +273,21 @@ func TestB55_MessagesAreBounded(t *testing.T) {
 	}
 }
 
+// TestB55_ALongNameHidesNoHalt: halts of parts with the longest names that resources have are told, beside others, and remain
+// different ones.
+func TestB55_ALongNameHidesNoHalt(t *testing.T) {
+	h := toldBelow(nil)
+	halts := haltsOf(0, 3)
+	for i := range 2 {
+		halts[i].Part, halts[i].At = "cds/"+strings.Repeat("x", maxHaltPart-1)+fmt.Sprint(i), halts[2].At
+	}
+	h.views[heardKey{name: "group"}].byTarget["above"] = &heardHalts{instance: "1", halted: halts}
+	heard := decodeTold(t, h.told("group", nil))
+	check.Equal(t, "halts", len(heard.halted), 3)
+	check.Equal(t, "incomplete", heard.incomplete, false)
+	check.Equal(t, "told again", string(h.told("group", namesGrant(""))), string(h.told("group", nil)))
+}
+
 // TestB55_AHaltEndsWithTheProcessesThatToldIt: the instance changes with each process on the way, and with each view.
 func TestB55_AHaltEndsWithTheProcessesThatToldIt(t *testing.T) {
 	h := toldBelow(rollout.Changes{{}: {wire.ClusterType: {"a": {1}}}})
