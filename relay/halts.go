@@ -106,6 +106,7 @@ func (h *tierHalts) hearOn(c *upstream.Control, key heardKey, features string) *
 	h.numbers++
 	v := &heardView{key: key, features: features, number: h.numbers, byTarget: make(map[string]*heardHalts)}
 	h.views[key] = v
+	h.renew(key)
 	c.NotifyHalts(func(target string, told []byte) { h.hear(v, target, told) })
 	return v
 }
@@ -115,6 +116,7 @@ func (h *tierHalts) leave(v *heardView) {
 	h.mu.Lock()
 	if v.gone = true; h.views[v.key] == v {
 		delete(h.views, v.key)
+		h.renew(v.key)
 	}
 	h.mu.Unlock()
 	for target, heard := range v.byTarget {
@@ -122,6 +124,24 @@ func (h *tierHalts) leave(v *heardView) {
 			h.pass(v.key.origin, target)
 		}
 	}
+}
+
+// renew makes a node group be told anew, since it has another view or none. mu must be held.
+func (h *tierHalts) renew(of heardKey) {
+	h.changes++
+	if !of.shared {
+		delete(h.encoded, of.name)
+	}
+}
+
+// serves reports whether a node group has a view. mu must be held.
+func (h *tierHalts) serves(group string) bool {
+	for i := range h.origins {
+		if h.views[heardKey{origin: i, name: group}] != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // changed tells relays below of a change.
@@ -352,7 +372,7 @@ func (h *tierHalts) told(group string, grant downstream.Grant) []byte {
 	encoded = encodeHalts(answer)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.changes == changes && grant == nil {
+	if h.changes == changes && grant == nil && h.serves(group) {
 		if h.encoded == nil {
 			h.encoded = make(map[string][]byte)
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -286,6 +287,23 @@ func TestB55_ALongNameHidesNoHalt(t *testing.T) {
 	check.Equal(t, "halts", len(heard.halted), 3)
 	check.Equal(t, "incomplete", heard.incomplete, false)
 	check.Equal(t, "told again", string(h.told("group", namesGrant(""))), string(h.told("group", nil)))
+}
+
+// TestB55_ARemovedNodeGroupIsForgotten: nothing is kept of what a node group was told after its last view, and a group made again
+// is told as another one.
+func TestB55_ARemovedNodeGroupIsForgotten(t *testing.T) {
+	h := toldBelow(nil)
+	v := h.views[heardKey{name: "group"}]
+	clear(v.byTarget)
+	first := h.told("group", nil)
+	check.Equal(t, "kept", len(h.encoded), 1)
+	h.leave(v)
+	h.told("group", nil) // to a stream that ends with the group
+	check.Equal(t, "kept of a removed group", len(h.encoded), 0)
+	h.hearOn(upstream.NewControl(false, nil), heardKey{name: "group"}, "")
+	if again := h.told("group", nil); bytes.Equal(first, again) {
+		t.Errorf("a group made again is told %s, as the one before", again)
+	}
 }
 
 // TestB55_AHaltEndsWithTheProcessesThatToldIt: the instance changes with each process on the way, and with each view.
