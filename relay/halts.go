@@ -307,6 +307,10 @@ func hashOf(all []string) string {
 
 // shown returns the halts of relays above, for operators.
 func (h *tierHalts) shown(origin int) (all []admin.HaltAbove) {
+	var followed []rollout.Decision
+	if h.follows() {
+		followed = h.rollouts.controllers[origin].Decisions().Followed
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, v := range h.views {
@@ -322,7 +326,8 @@ func (h *tierHalts) shown(origin int) (all []admin.HaltAbove) {
 					}
 				}
 				is := admin.HaltAbove{
-					Relay: target, Part: d.Part, Stage: d.Stage, Reason: d.Reason, At: d.At, Resources: resources, Followed: h.follows(),
+					Relay: target, Part: d.Part, Stage: d.Stage, Reason: d.Reason, At: d.At, Resources: resources,
+					Followed: slices.ContainsFunc(followed, func(o rollout.Decision) bool { return isSameHalt(o, d) }),
 				}
 				i := slices.IndexFunc(all, func(o admin.HaltAbove) bool {
 					return o.Relay == target && o.Part == d.Part && o.At.Equal(d.At)

@@ -39,7 +39,7 @@ type HaltAbove struct {
 	Stage     int       `json:"stage,omitempty"`    // number of stages there that had been served the changes; the rest is one more
 	Reason    string    `json:"reason,omitempty"`   // with the relays between, which have passed it on
 	Resources int       `json:"resources"`          // of the changes that this relay was told of
-	Followed  bool      `json:"followed,omitempty"` // TENDER_FOLLOW_HALTS is on, and rollouts: the same changes halt here
+	Followed  bool      `json:"followed,omitempty"` // the rollout here is halted with it; so it never is without TENDER_FOLLOW_HALTS
 }
 
 // Describe returns the halt for operators, without its reason.
@@ -51,7 +51,7 @@ func (h *HaltAbove) Describe(now time.Time) string {
 	if h.Followed {
 		return text + ", followed here"
 	}
-	return text + ", not followed here (TENDER_FOLLOW_HALTS)"
+	return text + ", not followed here"
 }
 
 // DecidedChanges are changes of an origin that belong together, and what was decided about them.

@@ -251,6 +251,18 @@ func (w *toldWorld) expect(when string, phase rollout.Phase, changed bool) {
 	check.Equal(w.t, when+": the canary has the change", got, changed)
 }
 
+// isFollowed fails the test unless the relay shows halts above that its rollout follows or not.
+func (w *toldWorld) isFollowed(when string, want ...bool) {
+	w.t.Helper()
+	var got []bool
+	for _, h := range getJSON[admin.Status](w.t, w.relay, "/api/v1/status").Origins[0].HaltedAbove {
+		got = append(got, h.Followed)
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("%s: halts above are followed: %v, want %v", when, got, want)
+	}
+}
+
 // TestB55_HaltsAboveAreFollowed: with TENDER_FOLLOW_HALTS, a change that a relay above has halted reaches no client until the
 // relay ends the halt, or an operator promotes it here. Silence ends none, nor another process. Other content is no concern.
 func TestB55_HaltsAboveAreFollowed(t *testing.T) {
@@ -287,13 +299,16 @@ func TestB55_HaltsAboveAreFollowed(t *testing.T) {
 			w.origin.Put(changed)
 			sleep(haltsSeen)
 			w.expect("with a halt of other content", rollout.Rolling, true)
+			w.isFollowed("with a halt of other content", false, false)
 			w.above.tell(haltOf(t, "one", at, changed))
 			sleep(haltsSeen)
 			w.expect("halted", rollout.Halted, false)
+			w.isFollowed("halted", true)
 			operate[admin.RolloutScope, admin.Rollouts](w.t, w.relay, "rollout/promote", admin.RolloutScope{All: true})
 			w.above.tell(haltOf(t, "one", at, changed, relaytest.Cluster("b", "bad")))
 			sleep(haltsSeen)
 			w.expect("promoted here", rollout.Current, true)
+			w.isFollowed("promoted here", false, false)
 		}, on)
 	})
 	t.Run("shown only", func(t *testing.T) {
