@@ -54,6 +54,14 @@ type tierHalts struct {
 	numbers uint64            // number of views so far
 	changes uint64            // of views, and of what is told
 	encoded map[string][]byte // what a relay without a grant is told, by node group, since the last change
+	listed  map[listedHalt]int
+}
+
+// A listedHalt is a halt that a target tells on the streams of some number of views. It is logged once.
+type listedHalt struct {
+	origin       int
+	target, part string
+	at           int64 // Unix time in ns
 }
 
 // A heardKey identifies a view: that of a node group, or the shared one for client features.
@@ -95,7 +103,7 @@ func (h *heardHalts) with(before *heardHalts) *heardHalts {
 func newTierHalts(g *groups, instance string) *tierHalts {
 	return &tierHalts{
 		rollouts: g.rollouts, origins: g.settings.originNames(), follow: g.settings.followHalts, instance: instance, log: g.log,
-		tell: func() {}, views: make(map[heardKey]*heardView),
+		tell: func() {}, views: make(map[heardKey]*heardView), listed: make(map[listedHalt]int),
 	}
 }
 
@@ -117,6 +125,9 @@ func (h *tierHalts) leave(v *heardView) {
 	if v.gone = true; h.views[v.key] == v {
 		delete(h.views, v.key)
 		h.renew(v.key)
+	}
+	for target, heard := range v.byTarget {
+		h.list(v.key.origin, target, heard, nil)
 	}
 	h.mu.Unlock()
 	for target, heard := range v.byTarget {
@@ -162,6 +173,7 @@ func (h *tierHalts) hear(v *heardView, target string, told []byte) {
 		is, err = decodeHalts(told)
 	}
 	valid := told == nil || is != nil
+	var begun, ended []rollout.Decision
 	h.mu.Lock()
 	was, refused := v.byTarget[target], v.refused
 	is = is.with(was)
@@ -169,32 +181,57 @@ func (h *tierHalts) hear(v *heardView, target string, told []byte) {
 		if v.byTarget[target] = is; is == nil {
 			delete(v.byTarget, target)
 		}
+		begun, ended = h.list(v.key.origin, target, was, is)
 	}
 	h.mu.Unlock()
 	log := h.log.With(slog.String("origin_name", h.origins[v.key.origin]), slog.String("relay", target))
-	switch {
-	case err != nil && !refused:
-		log.Warn("what a relay above has told of halts is refused: what it has told before remains in force",
-			slog.String("group", v.key.name), slog.Any("err", err))
-	case err == nil && refused:
-		log.Info("what a relay above tells of halts is valid again", slog.String("group", v.key.name))
-	}
+	logRefused(log, v.key, refused, err)
 	if !valid || was == nil && is == nil {
 		return
 	}
-	h.logHalts(log, v.key, was, is)
+	h.logHalts(log, v.key, begun, ended)
 	h.pass(v.key.origin, target)
 	h.changed()
 }
 
-// logHalts logs which halts a view has heard of since, and which have ended.
-func (h *tierHalts) logHalts(log *slog.Logger, key heardKey, was, is *heardHalts) {
-	log = log.With(slog.String("group", key.name))
+// logRefused logs that a message is refused, in part at least, or that one is valid again.
+func logRefused(log *slog.Logger, key heardKey, was bool, err error) {
+	switch {
+	case err != nil && !was:
+		log.Warn("what a relay above has told of halts is refused: what it has told before remains in force",
+			slog.String("group", key.name), slog.Any("err", err))
+	case err == nil && was:
+		log.Info("what a relay above tells of halts is valid again", slog.String("group", key.name))
+	}
+}
+
+// list records that a target tells other halts on the streams of a view. It returns those that it tells for the first view, and
+// those that it tells for none any longer. mu must be held.
+func (h *tierHalts) list(origin int, target string, was, is *heardHalts) (begun, ended []rollout.Decision) {
 	for _, d := range is.without(was) {
-		log.Warn("a relay above has halted changes", slog.String("part", d.Part), slog.String("reason", d.Reason),
-			slog.Bool("followed", h.follows()))
+		of := listedHalt{origin, target, d.Part, d.At.UnixNano()}
+		if h.listed[of]++; h.listed[of] == 1 {
+			begun = append(begun, d)
+		}
 	}
 	for _, d := range was.without(is) {
+		of := listedHalt{origin, target, d.Part, d.At.UnixNano()}
+		if h.listed[of]--; h.listed[of] == 0 {
+			delete(h.listed, of)
+			ended = append(ended, d)
+		}
+	}
+	return begun, ended
+}
+
+// logHalts logs which halts have begun and ended, with the view that was told so.
+func (h *tierHalts) logHalts(log *slog.Logger, key heardKey, begun, ended []rollout.Decision) {
+	log = log.With(slog.String("group", key.name))
+	for _, d := range begun {
+		log.Warn("a relay above has halted changes", slog.String("part", d.Part), slog.String("reason", d.Reason),
+			slog.Bool("follow_halts", h.follows()))
+	}
+	for _, d := range ended {
 		log.Info("a relay above has ended a halt", slog.String("part", d.Part))
 	}
 }

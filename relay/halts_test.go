@@ -47,7 +47,7 @@ func (g namesGrant) Name(_, name string) error {
 func toldBelow(changes rollout.Changes) *tierHalts {
 	h := &tierHalts{
 		origins: []string{"default"}, instance: "own", log: slog.New(slog.DiscardHandler), tell: func() {},
-		views: make(map[heardKey]*heardView),
+		views: make(map[heardKey]*heardView), listed: make(map[listedHalt]int),
 	}
 	v := h.hearOn(upstream.NewControl(false, nil), heardKey{name: "group"}, "")
 	v.byTarget["above"] = &heardHalts{instance: "1", halted: []rollout.Decision{
@@ -304,6 +304,34 @@ func TestB55_ARemovedNodeGroupIsForgotten(t *testing.T) {
 	if again := h.told("group", nil); bytes.Equal(first, again) {
 		t.Errorf("a group made again is told %s, as the one before", again)
 	}
+}
+
+// TestB55_AHaltIsLoggedOnce: the log has each halt of a target once, however many node groups have its content, and its end once.
+func TestB55_AHaltIsLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	h := toldBelow(nil)
+	clear(h.views[heardKey{name: "group"}].byTarget) // which it has not heard
+	h.log = slog.New(slog.NewTextHandler(&log, nil))
+	var views []*heardView
+	for i := range 3 {
+		views = append(views, h.hearOn(upstream.NewControl(false, nil), heardKey{name: fmt.Sprint("group", i)}, ""))
+	}
+	tell := func(want string, halts []rollout.Decision) {
+		t.Helper()
+		log.Reset()
+		for _, v := range views {
+			h.hear(v, "above", encodeHalts(admin.PeerRollouts{Instance: "one", Halted: encodeDecisions("default", halts)}))
+		}
+		check.Equal(t, want, strings.Count(log.String(), want), 1)
+		check.Equal(t, "lines", strings.Count(log.String(), "\n"), 1)
+	}
+	tell("a relay above has halted changes", haltsOf(0, 1))
+	tell("a relay above has ended a halt", nil)
+	tell("a relay above has halted changes", haltsOf(0, 1))
+	for _, v := range views {
+		h.leave(v)
+	}
+	check.Equal(t, "halts listed without views", len(h.listed), 0)
 }
 
 // TestB55_AHaltEndsWithTheProcessesThatToldIt: the instance changes with each process on the way, and with each view.
