@@ -86,6 +86,7 @@ func encodeDecisions(origin string, all []rollout.Decision) (encoded []admin.Dec
 	for _, d := range all {
 		encoded = append(encoded, admin.DecidedChanges{
 			Origin: origin, Part: d.Part, At: d.At, Reason: d.Reason, By: d.By, Stage: d.Stage, Sections: encodeChanges(d.Changes),
+			Partial: d.Partial,
 		})
 	}
 	return encoded
@@ -93,7 +94,7 @@ func encodeDecisions(origin string, all []rollout.Decision) (encoded []admin.Dec
 
 // shortenDecisions removes resources so that the bounds hold. Each decision keeps its share of them, and at least one.
 func shortenDecisions(all []admin.DecidedChanges, maxNames, maxBytes int) {
-	for _, d := range all {
+	for i, d := range all {
 		names, bytes := maxNames/len(all), maxBytes/len(all)
 		kept := 0
 		for _, s := range d.Sections {
@@ -103,6 +104,7 @@ func shortenDecisions(all []admin.DecidedChanges, maxNames, maxBytes int) {
 					const overhead = 10 // quotes, and what separates them
 					if bytes -= len(name) + len(digests[name]) + overhead; kept > 0 && (kept >= names || bytes < 0) {
 						delete(digests, name)
+						all[i].Partial = true
 						continue
 					}
 					kept++
@@ -118,6 +120,7 @@ func decodeDecisions(origin string, all []admin.DecidedChanges) (decoded []rollo
 		if d.Origin == origin {
 			decoded = append(decoded, rollout.Decision{
 				Part: d.Part, At: d.At, Reason: d.Reason, By: d.By, Stage: d.Stage, Changes: decodeChanges(d.Sections),
+				Partial: d.Partial,
 			})
 		}
 	}
@@ -144,6 +147,7 @@ func (p *peerRollouts) heard(address string, answer *admin.PeerRollouts, err err
 			origin := c.Origin()
 			c.Hear(address, answer.Instance, rollout.Decisions{
 				Halted: decodeDecisions(origin, answer.Halted), Promoted: decodeDecisions(origin, answer.Promoted),
+				Incomplete: answer.Incomplete,
 			})
 		}
 	}

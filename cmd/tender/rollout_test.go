@@ -511,7 +511,7 @@ func TestB55_StatusShowsHaltsAbove(t *testing.T) {
 	}
 	for _, want := range []string{
 		`cds/a HALTED ABOVE by zone-a:18000 for 5s, after stage 1, followed here: bad\u001b[2J`,
-		`lds/l HALTED ABOVE by zone-b:18000 for 1m0s, not followed here (TENDER_FOLLOW_HALTS): reason unknown`,
+		`lds/l HALTED ABOVE by zone-b:18000 for 1m0s, not followed here: reason unknown`,
 	} {
 		if !strings.Contains(out.String(), want) || !strings.Contains(status.String(), want) {
 			t.Errorf("want %q in:\n%s\n%s", want, out.String(), status.String())

@@ -26,6 +26,9 @@ type PeerRollouts struct {
 
 	// Promoted are the changes that an operator has promoted at the relay in the last minutes.
 	Promoted []DecidedChanges `json:"promoted"`
+
+	// Incomplete is true if there are more halts than those listed. Then none has ended that is not listed.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // A HaltAbove is a halt of a relay that is the origin of this one, or of a relay above or beside that one.
@@ -36,7 +39,7 @@ type HaltAbove struct {
 	Stage     int       `json:"stage,omitempty"`    // number of stages there that had been served the changes; the rest is one more
 	Reason    string    `json:"reason,omitempty"`   // with the relays between, which have passed it on
 	Resources int       `json:"resources"`          // of the changes that this relay was told of
-	Followed  bool      `json:"followed,omitempty"` // TENDER_FOLLOW_HALTS is on, and rollouts: the same changes halt here
+	Followed  bool      `json:"followed,omitempty"` // the rollout here is halted with it; so it never is without TENDER_FOLLOW_HALTS
 }
 
 // Describe returns the halt for operators, without its reason.
@@ -48,7 +51,7 @@ func (h *HaltAbove) Describe(now time.Time) string {
 	if h.Followed {
 		return text + ", followed here"
 	}
-	return text + ", not followed here (TENDER_FOLLOW_HALTS)"
+	return text + ", not followed here"
 }
 
 // DecidedChanges are changes of an origin that belong together, and what was decided about them.
@@ -60,6 +63,9 @@ type DecidedChanges struct {
 	By       string                     `json:"by,omitempty"`     // the operator of a promotion
 	Stage    int                        `json:"stage,omitempty"`  // number of stages that are served the changes; the rest is one more
 	Sections []snapshot.RejectedSection `json:"sections"`
+
+	// Partial is true if the decision is, or may be, about more resources than those of sections.
+	Partial bool `json:"partial,omitempty"`
 }
 
 // A rolloutsServer serves what rollouts have decided.

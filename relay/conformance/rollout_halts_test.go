@@ -251,6 +251,18 @@ func (w *toldWorld) expect(when string, phase rollout.Phase, changed bool) {
 	check.Equal(w.t, when+": the canary has the change", got, changed)
 }
 
+// isFollowed fails the test unless the relay shows halts above that its rollout follows or not.
+func (w *toldWorld) isFollowed(when string, want ...bool) {
+	w.t.Helper()
+	var got []bool
+	for _, h := range getJSON[admin.Status](w.t, w.relay, "/api/v1/status").Origins[0].HaltedAbove {
+		got = append(got, h.Followed)
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("%s: halts above are followed: %v, want %v", when, got, want)
+	}
+}
+
 // TestB55_HaltsAboveAreFollowed: with TENDER_FOLLOW_HALTS, a change that a relay above has halted reaches no client until the
 // relay ends the halt, or an operator promotes it here. Silence ends none, nor another process. Other content is no concern.
 func TestB55_HaltsAboveAreFollowed(t *testing.T) {
@@ -272,6 +284,10 @@ func TestB55_HaltsAboveAreFollowed(t *testing.T) {
 			w.above.tell(haltOf(t, "another", at, changed))
 			sleep(time.Minute)
 			w.expect("halted again", rollout.Halted, false)
+			w.above.tell([]byte(`{"instance": "another", "incomplete": true}`)) // the halt has no room
+			sleep(haltsSeen)
+			w.expect("not told", rollout.Halted, false)
+			check.Equal(w.t, "shown", haltsAbove(w.t, w.relay), "cds/a stage 2 (1): a canary above")
 			w.above.tell([]byte(`{"instance": "another"}`))
 			sleep(haltsSeen)
 			w.expect("resumed above", rollout.Rolling, true)
@@ -283,13 +299,16 @@ func TestB55_HaltsAboveAreFollowed(t *testing.T) {
 			w.origin.Put(changed)
 			sleep(haltsSeen)
 			w.expect("with a halt of other content", rollout.Rolling, true)
+			w.isFollowed("with a halt of other content", false, false)
 			w.above.tell(haltOf(t, "one", at, changed))
 			sleep(haltsSeen)
 			w.expect("halted", rollout.Halted, false)
+			w.isFollowed("halted", true)
 			operate[admin.RolloutScope, admin.Rollouts](w.t, w.relay, "rollout/promote", admin.RolloutScope{All: true})
 			w.above.tell(haltOf(t, "one", at, changed, relaytest.Cluster("b", "bad")))
 			sleep(haltsSeen)
 			w.expect("promoted here", rollout.Current, true)
+			w.isFollowed("promoted here", false, false)
 		}, on)
 	})
 	t.Run("shown only", func(t *testing.T) {
@@ -321,14 +340,14 @@ func TestB55_InvalidHaltsAreRefused(t *testing.T) {
 		"large":         append(valid(1), bytes.Repeat([]byte(" "), 512<<10)...),
 		"a list":        []byte(`[]`),
 		"no instance":   []byte(`{"halted": []}`),
-		"no part":       []byte(`{"instance": "one", "halted": [{"at": "2000-01-01T00:00:00Z"}]}`),
-		"no time":       []byte(`{"instance": "one", "halted": [{"part": "cds/a"}]}`),
-		"no resource":   []byte(`{"instance": "one", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z"}]}`),
+		"no part":       []byte(`{"instance": "one1", "halted": [{"at": "2000-01-01T00:00:00Z"}]}`),
+		"no time":       []byte(`{"instance": "one1", "halted": [{"part": "cds/a"}]}`),
+		"no resource":   []byte(`{"instance": "one1", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z"}]}`),
 		"a group":       bytes.Replace(valid(1), []byte(`"group":""`), []byte(`"group":"x"`), 1),
 		"101 halts":     haltOf(t, "one", at, slices.Repeat([]proto.Message{relaytest.Cluster("a")}, 101)...),
 		"a long part":   bytes.Replace(valid(1), []byte(`cds/a`), bytes.Repeat([]byte("x"), 5000), 1),
 		"a bad time":    bytes.Replace(valid(1), []byte(`2000-01-01T00:00:30Z`), []byte(`2000-99-01T00:00:30Z`), 1),
-		"a bad section": []byte(`{"instance": "one", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z", "sections": 7}]}`),
+		"a bad section": []byte(`{"instance": "one1", "halted": [{"part": "cds/a", "at": "2000-01-01T00:00:00Z", "sections": 7}]}`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			toldBubble(t, func(w *toldWorld) {

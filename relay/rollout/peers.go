@@ -23,6 +23,10 @@ type Decision struct {
 	By      string    // the operator of a promotion
 	Stage   int       // number of stages that are, or were, served the changes; with the rest, one more than there are stages
 	Changes Changes
+
+	// Partial is true if it is, or may be, about more than Changes: those that had room in a message, or that this relay has of
+	// what another one has halted.
+	Partial bool
 }
 
 // Decisions are what a relay has decided about the changes of an origin, without what it has followed of others.
@@ -32,6 +36,9 @@ type Decisions struct {
 	// Followed are the halts of others that the relay follows, as they have told them: part and time are theirs. Peers are
 	// not told of them, but relays below, which have no other source.
 	Followed []Decision
+
+	// Incomplete is true if there are more than those listed. Then none has ended that is not.
+	Incomplete bool
 }
 
 // A Peer is the decision of a peer that a part follows.
@@ -235,7 +242,7 @@ func (f *following) isRevoked(known []*peer) bool {
 			f.halt = &Peer{p.address, p.instance, f.halt.Part, f.halt.At}
 			return false
 		}
-		return p.instance == f.halt.Instance
+		return p.instance == f.halt.Instance && !p.Incomplete
 	}
 	return false
 }
@@ -276,7 +283,7 @@ func (f *following) forget(known []*peer) {
 	f.answered = slices.DeleteFunc(f.answered, func(a Peer) bool {
 		isA := func(d Decision) bool { return a.isOf(d.Part, d.At) }
 		return slices.ContainsFunc(known, func(p *peer) bool {
-			return p.address == a.Address && p.instance == a.Instance &&
+			return p.address == a.Address && p.instance == a.Instance && !p.Incomplete &&
 				!slices.ContainsFunc(p.Halted, isA) && !slices.ContainsFunc(p.Promoted, isA)
 		})
 	})
@@ -388,7 +395,7 @@ func (r *rejections) halts() (is Decisions) {
 			d.Part = e.part.edition.name
 			is.Halted = append(is.Halted, d)
 		default:
-			d.Part, d.At = e.Peer.Part, e.Peer.At
+			d.Part, d.At, d.Partial = e.Peer.Part, e.Peer.At, true
 			is.Followed = append(is.Followed, d)
 		}
 	}

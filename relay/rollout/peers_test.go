@@ -96,6 +96,9 @@ func TestB54_HaltsReachPeers(t *testing.T) {
 		if d := w.relays[1].Decisions(); len(d.Halted) != 0 {
 			t.Errorf("relay1 tells of %+v, which it has not decided", d.Halted)
 		}
+		if d := w.relays[1].Decisions(); len(d.Followed) != 1 || !d.Followed[0].Partial {
+			t.Errorf("relay1 follows %+v, want a halt that may be about more", d.Followed)
+		}
 
 		canary.rejects.Store(false)
 		w.must(w.relays[0].Resume(t.Context(), "", "test"))
@@ -199,6 +202,22 @@ func TestB54_NoAnswerChangesNothing(t *testing.T) {
 		if f := follower.Status().Peers; len(f) != 0 {
 			t.Errorf("peers %+v, want none", f)
 		}
+	})
+}
+
+// TestB55_WhatHasNoRoomEndsNothing: a halt that another relay does not list, while it lists not all, stays.
+func TestB55_WhatHasNoRoomEndsNothing(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+		w.want("aborted", halted...)
+		w.relays[1].Hear("relay0", "process0", Decisions{Incomplete: true})
+		w.wait(time.Minute)
+		w.want("not listed", halted...)
+		w.relays[1].Hear("relay0", "process0", Decisions{})
+		w.want("revoked", halted[0], "rolling 1")
 	})
 }
 
