@@ -21,6 +21,7 @@ var wallTimes = map[string]string{
 	"cmd/tender/rollback.go":      "prints times",
 	"relay/admin/rollback.go":     "prints times",
 	"relay/generations/line.go":   "prints times",
+	"relay/halts.go":              "tells halts apart by the times that relays above have told",
 	"relay/rollback.go":           "stores times",
 	"deploy/release/main.go":      "stamps files with the time of the commit",
 	"deploy/release/package.go":   "stamps files with the time of the commit",
