@@ -466,7 +466,7 @@ func (h *tierHalts) heardIn(group string) (path []string, above [][]rollout.Deci
 				var list []rollout.Decision
 				for _, d := range heard.halted {
 					d = inGroup(d, "", v.key.shared)
-					d.Reason = "halted at " + target + ": " + d.Reason
+					d.Reason = rollout.HaltedAt(target, d.Reason)
 					list = append(list, d)
 				}
 				lists = append(lists, list)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -302,7 +303,12 @@ func (c *Controller) haltWithPeer(now time.Time, p *part, of *peer, d Decision) 
 			slog.String("part", p.edition.name), slog.String("peer", of.address), slog.String("reason", d.Reason))
 		return
 	}
-	p.haltWith(now, from, fmt.Sprintf("halted at %s: %s", of.address, d.Reason))
+	p.haltWith(now, from, HaltedAt(of.address, d.Reason))
+}
+
+// HaltedAt returns the reason of a halt that another relay has told. Its own reason is empty if not all of it may be known here.
+func HaltedAt(address, reason string) string {
+	return strings.TrimSuffix(fmt.Sprintf("halted at %s: %s", address, reason), ": ")
 }
 
 // haltWith halts a part because of the halt of a peer, which it follows.

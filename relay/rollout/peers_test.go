@@ -466,3 +466,14 @@ func TestB54_DecisionsAreForgotten(t *testing.T) {
 		}))
 	})
 }
+
+// TestB55_ReasonsNameTheRelaysBetween, also if one of them may not tell the reason.
+func TestB55_ReasonsNameTheRelaysBetween(t *testing.T) {
+	for reason, want := range map[string]string{
+		"": "halted at b:1: halted at a:1", "two clients reject cds/a": "halted at b:1: halted at a:1: two clients reject cds/a",
+	} {
+		if got := HaltedAt("b:1", HaltedAt("a:1", reason)); got != want {
+			t.Errorf("reason %q, want %q", got, want)
+		}
+	}
+}
