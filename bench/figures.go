@@ -25,6 +25,7 @@ type figures struct {
 	sync          float64 // time until all clients were in sync, in ms
 	syncCPU       float64 // CPU until all clients were in sync, in ms
 	resident      float64 // RSS per client, in KiB
+	program       float64 // pages of files that became resident while clients connected, in MiB
 	peak          float64 // peak RSS during the changes minus RSS before them, in MiB
 	grown         float64 // RSS after the changes minus RSS before them, in MiB
 	again         float64 // resources per client that the server sent again unchanged
@@ -59,6 +60,10 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	if err != nil {
 		return err
 	}
+	program, err := st.servers.Program()
+	if err != nil {
+		return err
+	}
 	allocations, err := st.counting()
 	if err != nil {
 		return err
@@ -84,6 +89,10 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	if err != nil {
 		return err
 	}
+	programAfter, err := st.servers.Program()
+	if err != nil {
+		return err
+	}
 	objects, err := allocations()
 	if err != nil {
 		return err
@@ -94,6 +103,7 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	f.allocs = objects / float64(max(p.First-had.First, 1))
 	f.sync, f.syncCPU = milliseconds(took), milliseconds(after-cpu)
 	f.resident = float64(resident-before) / float64(st.clients-first) / (1 << 10)
+	f.program = float64(programAfter-program) / (1 << 20)
 	return nil
 }
 

@@ -146,24 +146,31 @@ func (p *Process) CPU() (time.Duration, error) {
 // RSS returns the current resident memory in bytes, and the highest since ResetPeak
 // or the start.
 func (p *Process) RSS() (now, peak int, err error) {
+	if now, err = p.memory("VmRSS"); err == nil {
+		peak, err = p.memory("VmHWM")
+	}
+	return now, peak, err
+}
+
+// Program returns the part of the resident memory that is pages of files, such as those of the program, in bytes.
+func (p *Process) Program() (int, error) { return p.memory("RssFile") }
+
+// memory returns a field of the process's status in bytes.
+func (p *Process) memory(field string) (int, error) {
 	status, err := os.ReadFile(p.proc("status"))
 	if err != nil {
-		return 0, 0, fmt.Errorf("memory of %s: %w", p.name, err)
+		return 0, fmt.Errorf("memory of %s: %w", p.name, err)
 	}
 	for line := range strings.Lines(string(status)) {
-		name, value, _ := strings.Cut(line, ":")
-		kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
-		switch {
-		case name == "VmRSS" && err == nil:
-			now = kib << 10
-		case name == "VmHWM" && err == nil:
-			peak = kib << 10
+		if value, is := strings.CutPrefix(line, field+":"); is {
+			kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
+			if err != nil {
+				return 0, fmt.Errorf("memory of %s: %w", p.name, err)
+			}
+			return kib << 10, nil
 		}
 	}
-	if now == 0 || peak == 0 {
-		return 0, 0, fmt.Errorf("memory of %s: not in its status", p.name)
-	}
-	return now, peak, nil
+	return 0, fmt.Errorf("memory of %s: its status has no %s", p.name, field)
 }
 
 // ResetPeak resets the peak of resident memory to the current value.
@@ -200,6 +207,18 @@ func (g Group) RSS() (now, peak int, err error) {
 		now, peak = now+n, peak+k
 	}
 	return now, peak, nil
+}
+
+// Program returns the sum of all processes.
+func (g Group) Program() (all int, err error) {
+	for _, p := range g {
+		n, err := p.Program()
+		if err != nil {
+			return 0, err
+		}
+		all += n
+	}
+	return all, nil
 }
 
 // ResetPeak resets the peak of each process.
