@@ -268,9 +268,9 @@ var columns = []struct {
 		return f.onset.p99
 	}},
 	{"join, ms", joined},
-	{"in peace", inPeace(joined)},
+	{"join in peace, ms", inPeace(joined)},
 	{"longest join, ms", func(f figures) float64 { return f.join }},
-	{"in peace", inPeace(func(f figures) float64 { return f.join })},
+	{"longest join in peace, ms", inPeace(func(f figures) float64 { return f.join })},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},
 	{"CPU of the control plane, ms", cost},
 	{"its streams", ofOrigin(func(f originFigures) float64 { return f.streams })},
