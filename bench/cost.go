@@ -83,7 +83,7 @@ func (st *stage) total(f *figures) error {
 
 // notePeak updates the highest resident memory of the servers. Call it before each reset of the peak and at the end.
 func (st *stage) notePeak() error {
-	_, peak, err := st.servers.RSS()
-	st.highest = max(st.highest, peak)
+	m, err := st.servers.Memory()
+	st.highest = max(st.highest, m.Peak)
 	return err
 }

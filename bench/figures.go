@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/bench/load"
+	"github.com/xdstender/tender/bench/process"
 	"github.com/xdstender/tender/bench/serve"
 )
 
@@ -25,6 +26,7 @@ type figures struct {
 	sync          float64 // time until all clients were in sync, in ms
 	syncCPU       float64 // CPU until all clients were in sync, in ms
 	resident      float64 // RSS per client, in KiB
+	program       float64 // pages of files that became resident while clients connected, in MiB
 	peak          float64 // peak RSS during the changes minus RSS before them, in MiB
 	grown         float64 // RSS after the changes minus RSS before them, in MiB
 	again         float64 // resources per client that the server sent again unchanged
@@ -55,7 +57,7 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 		return err
 	}
 	time.Sleep(wait) // until the servers have returned the memory that only their start has needed
-	before, _, err := st.servers.RSS()
+	before, err := st.servers.Memory()
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,7 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 		return err
 	}
 	time.Sleep(wait) // until the servers have read the last ACKs
-	resident, _, err := st.servers.RSS()
+	memory, err := st.servers.Memory()
 	if err != nil {
 		return err
 	}
@@ -93,7 +95,8 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	}
 	f.allocs = objects / float64(max(p.First-had.First, 1))
 	f.sync, f.syncCPU = milliseconds(took), milliseconds(after-cpu)
-	f.resident = float64(resident-before) / float64(st.clients-first) / (1 << 10)
+	f.resident = float64(memory.Resident-before.Resident) / float64(st.clients-first) / (1 << 10)
+	f.program = float64(memory.Program-before.Program) / (1 << 20)
 	return nil
 }
 
@@ -106,7 +109,7 @@ const idleFor = 35 * time.Second
 
 // A baseline holds the counters of the servers before the measured changes.
 type baseline struct {
-	resident    int
+	memory      process.Memory
 	looks       looks
 	allocations func() (float64, error) // returns the objects allocated since the baseline
 	cpu         time.Duration
@@ -123,7 +126,7 @@ func (st *stage) baseline() (b baseline, err error) {
 	if err := st.servers.ResetPeak(); err != nil {
 		return b, err
 	}
-	if b.resident, _, err = st.servers.RSS(); err != nil {
+	if b.memory, err = st.servers.Memory(); err != nil {
 		return b, err
 	}
 	if b.looks, err = st.looks(); err != nil {
@@ -154,14 +157,15 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err != nil {
 		return err
 	}
-	now, peak, err := st.servers.RSS()
+	memory, err := st.servers.Memory()
 	if err != nil {
 		return err
 	}
 	if f.allocs, err = before.allocations(); err != nil {
 		return err
 	}
-	f.peak, f.grown = float64(peak-before.resident)/(1<<20), float64(now-before.resident)/(1<<20)
+	f.peak = float64(memory.Peak-before.memory.Resident) / (1 << 20)
+	f.grown = float64(memory.Resident-before.memory.Resident) / (1 << 20)
 	looked, err := st.looks()
 	if err != nil {
 		return err

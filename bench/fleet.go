@@ -54,11 +54,11 @@ func (o options) envoysFollow(st *stage, f *figures) (err error) {
 	if err != nil {
 		return err
 	}
-	now, _, err := st.servers.RSS()
+	m, err := st.servers.Memory()
 	if err != nil {
 		return err
 	}
-	f.syncCPU, f.held = milliseconds(after-cpu), float64(now)/(1<<20)
+	f.syncCPU, f.held = milliseconds(after-cpu), float64(m.Resident)/(1<<20)
 	return st.followProbes(f, 10)
 }
 

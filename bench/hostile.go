@@ -59,6 +59,12 @@ func (o options) hostile() scenario {
 			check{what: "p50 delay, times that in peace", figure: ratio(p50, inPeace(p50)), a: kind, most: mostOfPeace, reported: kind != "large Nodes"},
 			check{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: kind, most: mostOfPeace, reported: kind != "large Nodes"},
 			check{what: "highest RSS above that in peace, MiB", figure: highest, a: kind, most: peerMiB})
+		ads := kind + ", ads"
+		s.rows = append(s.rows, row{label: ads, kind: "tender", setup: attacked.ads(), act: o.underAttack(kind, false)})
+		s.checks = append(s.checks,
+			check{what: "p50 delay", figure: p50, a: ads, b: kind, reported: true},
+			check{what: "p99 delay", figure: p99, a: ads, b: kind, reported: true},
+			check{what: "highest RSS above that in peace, MiB", figure: highest, a: ads, most: peerMiB})
 	}
 	return s
 }

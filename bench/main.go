@@ -49,6 +49,11 @@ func run(args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	f.Visit(func(set *flag.Flag) {
+		if slices.Contains([]string{"attacks", "scale", "streams", "for", "rate", "gogc"}, set.Name) {
+			o.differs = append(o.differs, set.Name, strings.NewReplacer(" ", "-", ",", "-", "/", "-").Replace(set.Value.String()))
+		}
+	})
 	for _, kind := range o.wantedAttacks() {
 		if !slices.Contains(attack.Kinds(), kind) {
 			return fmt.Errorf("-attacks: there is no attack %q, but %s", kind, strings.Join(attack.Kinds(), ", "))

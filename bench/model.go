@@ -125,8 +125,8 @@ func (o options) modelRow(p point, lower int) row {
 		if err := changing(changes)(st, f); err != nil {
 			return err
 		}
-		now, _, err := st.servers.RSS()
-		f.held, f.cores = float64(now)/(1<<20), f.spent/seconds
+		m, err := st.servers.Memory()
+		f.held, f.cores = float64(m.Resident)/(1<<20), f.spent/seconds
 		return err
 	}
 	return row{label: p.String(), kind: "tender", act: act, setup: setup{

@@ -163,7 +163,7 @@ func highestRate(least, most float64, holds func(rate float64) (bool, error)) (f
 // atRate makes changes at a rate for a time, waits until all clients have them, and measures their delivery. It reports
 // whether the servers kept up.
 func (st *stage) atRate(f *figures, rate float64, lasts time.Duration) (held bool, err error) {
-	before, _, err := st.servers.RSS()
+	before, err := st.servers.Memory()
 	if err != nil {
 		return false, err
 	}
@@ -176,7 +176,7 @@ func (st *stage) atRate(f *figures, rate float64, lasts time.Duration) (held boo
 		return false, err
 	}
 	f.turns = 0 // a response concerns few of the streams
-	f.held, f.kept = float64(before)/(1<<20), 1+f.grown*(1<<20)/float64(before)
+	f.held, f.kept = float64(before.Resident)/(1<<20), 1+f.grown*(1<<20)/float64(before.Resident)
 	f.byCPU = observerCores * float64(c.Count) / f.spent
 	s := step{rate: rate, lasts: lasts, p99: f.p99, cpu: f.cpu, late: st.changing > lasts+lasts/20}
 	f.steps = append(f.steps, s)

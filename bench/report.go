@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,10 +25,11 @@ type options struct {
 	results   string        // directory of reports; empty writes none
 	commit    string        // for the report only
 	gogc      string        // GOGC of Tender; empty is Go's default
+	differs   []string      // names and values of flags that change what is measured, for the name of the file
 }
 
-// drive runs the selected scenarios and writes the report. A missed target is not an
-// error, but a lost delivery is.
+// drive runs the selected scenarios. After each, it writes the report, so that an interrupted run loses one scenario. A missed
+// target is not an error, but a lost delivery is.
 func drive(o options, out, progress io.Writer) error {
 	wanted := strings.FieldsFunc(strings.ToUpper(o.scenarios), func(r rune) bool { return r == ',' })
 	all := scenarios(o)
@@ -36,7 +38,11 @@ func drive(o options, out, progress io.Writer) error {
 			return fmt.Errorf("scenario %s: there is none", id)
 		}
 	}
-	var results []result
+	file, kept, err := o.reopen(time.Now())
+	if err != nil {
+		return err
+	}
+	measured := newReport(o.head(time.Now()))
 	for _, s := range all {
 		if len(wanted) > 0 && !slices.Contains(wanted, s.id) {
 			continue
@@ -45,35 +51,129 @@ func drive(o options, out, progress io.Writer) error {
 		if err != nil {
 			return err
 		}
-		results = append(results, r)
+		measured.add(r)
+		kept.add(r)
+		if err := kept.write(file, all); err != nil {
+			return err
+		}
 	}
-	report := o.report(results, time.Now())
-	if _, err := io.WriteString(out, report); err != nil {
+	if _, err := io.WriteString(out, measured.text(all)); err != nil {
 		return fmt.Errorf("print report: %w", err)
-	}
-	return o.keep(report, time.Now())
-}
-
-// keep writes a report into the directory of results, unless that is empty.
-func (o options) keep(report string, now time.Time) error {
-	if o.results == "" {
-		return nil
-	}
-	name := now.Format("2006-01-02") + "-" + o.commit
-	if o.scenarios != "" {
-		name += "-" + strings.ReplaceAll(strings.ToUpper(o.scenarios), ",", "-")
-	}
-	if o.gogc != "" {
-		name += "-GOGC-" + o.gogc
-	}
-	if err := os.WriteFile(filepath.Join(o.results, name+".md"), []byte(report), 0o644); err != nil {
-		return fmt.Errorf("keep report: %w", err)
 	}
 	return nil
 }
 
-// report returns the report in Markdown: a table of all targets, then the figures of each scenario.
-func (o options) report(results []result, now time.Time) string {
+// A report has the targets and the figures of scenarios, in Markdown. Its file grows with each scenario that is measured
+// at its commit, also by another run.
+type report struct {
+	head      string // title, machine, and flags that change what is measured
+	scenarios map[string]section
+}
+
+// A section is the part of a report about a scenario.
+type section struct {
+	targets string // rows of the table of targets
+	details string
+}
+
+func newReport(head string) *report { return &report{head, make(map[string]section)} }
+
+// add adds a result, in place of an earlier one of its scenario.
+func (p *report) add(r result) {
+	var s section
+	for _, c := range r.scenario.checks {
+		s.targets += r.check(c)
+	}
+	s.details = r.details()
+	if r.scenario.conclude != nil {
+		s.details += r.scenario.conclude(r)
+	}
+	p.scenarios[r.scenario.id] = s
+}
+
+// targetsHead is the head of the table of targets.
+const targetsHead = "| # | Figure | Of | Measured | Against | Ratio | At most | |\n| --- | --- | --- | ---: | --- | ---: | ---: | --- |\n"
+
+// text returns the report, with its scenarios in the order of all.
+func (p *report) text(all []scenario) string {
+	var targets, details strings.Builder
+	for _, s := range all {
+		targets.WriteString(p.scenarios[s.id].targets)
+		details.WriteString(p.scenarios[s.id].details)
+	}
+	return p.head + targetsHead + targets.String() + details.String()
+}
+
+// parseReport reads a report that text has written.
+func parseReport(text string) (*report, error) {
+	head, rest, ok := strings.Cut(text, targetsHead)
+	if !ok {
+		return nil, errors.New("no table of targets")
+	}
+	p := newReport(head)
+	targets, details, _ := strings.Cut(rest, sectionHead)
+	for row := range strings.Lines(targets) {
+		id, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " |")
+		s := p.scenarios[id]
+		s.targets += row
+		p.scenarios[id] = s
+	}
+	for part := range strings.SplitSeq(details, sectionHead) {
+		id, _, ok := strings.Cut(part, ":")
+		if !ok {
+			return nil, fmt.Errorf("a section without a scenario: %.40q", part)
+		}
+		s := p.scenarios[id]
+		s.details = sectionHead + part
+		p.scenarios[id] = s
+	}
+	return p, nil
+}
+
+// sectionHead begins the section of a scenario, whose name and a colon follow.
+const sectionHead = "\n## "
+
+// write writes the report to a file, unless that is empty.
+func (p *report) write(file string, all []scenario) error {
+	if file == "" {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(p.text(all)), 0o644); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+// reopen returns the file of the report, empty without one, and what it has already. A commit has one file, and another for
+// each set of flags that change what is measured. Figures of two machines do not share a file.
+func (o options) reopen(now time.Time) (file string, p *report, err error) {
+	p = newReport(o.head(now))
+	if o.results == "" {
+		return "", p, nil
+	}
+	name := "-" + strings.Join(append([]string{o.commit}, o.differs...), "-") + ".md"
+	file = filepath.Join(o.results, now.Format("2006-01-02")+name)
+	earlier, err := filepath.Glob(filepath.Join(o.results, "????-??-??"+name))
+	if err != nil || len(earlier) == 0 {
+		return file, p, err
+	}
+	file = earlier[len(earlier)-1]
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", nil, fmt.Errorf("read earlier results: %w", err)
+	}
+	was, err := parseReport(string(text))
+	if err != nil {
+		return "", nil, fmt.Errorf("%s is not a report: %w", file, err)
+	}
+	if _, machine, _ := strings.Cut(was.head, "\n"); !strings.HasSuffix(p.head, machine) {
+		return "", nil, fmt.Errorf("%s was measured elsewhere: delete it, or use another directory (-results)", file)
+	}
+	return file, was, nil
+}
+
+// head returns the part of a report before the tables.
+func (o options) head(now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Tender %s, %s\n\n%s\n\n", o.commit, now.UTC().Format("2006-01-02 15:04 MST"), machine())
 	if o.scale != 1 {
@@ -81,18 +181,6 @@ func (o options) report(results []result, now time.Time) string {
 	}
 	if o.gogc != "" {
 		fmt.Fprintf(&b, "Tender runs with GOGC=%s.\n\n", o.gogc)
-	}
-	b.WriteString("| # | Figure | Of | Measured | Against | Ratio | At most | |\n| --- | --- | --- | ---: | --- | ---: | ---: | --- |\n")
-	for _, r := range results {
-		for _, c := range r.scenario.checks {
-			b.WriteString(r.check(c))
-		}
-	}
-	for _, r := range results {
-		b.WriteString(r.details())
-		if r.scenario.conclude != nil {
-			b.WriteString(r.scenario.conclude(r))
-		}
 	}
 	return b.String()
 }
@@ -156,6 +244,7 @@ var columns = []struct {
 	{"connections a second", func(f figures) float64 { return f.connects }},
 	{"of these with a resumed session, %", func(f figures) float64 { return f.resumed }},
 	{"RSS a client, KiB", resident},
+	{"of it the program's pages, MiB", func(f figures) float64 { return f.program }},
 	{"peak RSS above, MiB", peak},
 	{"RSS that is left, MiB", grown},
 	{"RSS after the changes against that before", kept},
@@ -179,9 +268,9 @@ var columns = []struct {
 		return f.onset.p99
 	}},
 	{"join, ms", joined},
-	{"in peace", inPeace(joined)},
+	{"join in peace, ms", inPeace(joined)},
 	{"longest join, ms", func(f figures) float64 { return f.join }},
-	{"in peace", inPeace(func(f figures) float64 { return f.join })},
+	{"longest join in peace, ms", inPeace(func(f figures) float64 { return f.join })},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},
 	{"CPU of the control plane, ms", cost},
 	{"its streams", ofOrigin(func(f originFigures) float64 { return f.streams })},

@@ -24,8 +24,8 @@ func (o options) idle() scenario {
 		id: "IDLE", title: "the relay without a client", rounds: 3,
 		rows: []row{{label: "tender", kind: "tender", setup: clusters(1, 1), act: func(st *stage, f *figures) error {
 			time.Sleep(2 * settle)
-			now, _, err := st.servers.RSS()
-			f.held, f.listening = float64(now)/(1<<20), milliseconds(st.listening)
+			m, err := st.servers.Memory()
+			f.held, f.listening = float64(m.Resident)/(1<<20), milliseconds(st.listening)
 			return err
 		}}},
 		checks: []check{{what: "RSS, MiB", figure: held, a: "tender", most: 20}},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +62,9 @@ func TestReport(t *testing.T) {
 		"a": {{cpu: 3, p99: 3, p50: 2}, {cpu: 3, p99: 3, p50: 2}},
 		"b": {{cpu: 3, p50: 1.6}, {cpu: 2, p50: 1.6}},
 	}}
-	report := options{scale: 1, commit: "abc"}.report([]result{r}, time.Unix(0, 0))
+	p := newReport(options{scale: 1, commit: "abc"}.head(time.Unix(0, 0)))
+	p.add(r)
+	report := p.text([]scenario{s})
 	for _, want := range []string{
 		"# Tender abc, 1970-01-01 00:00 UTC\n",
 		"| S0 | CPU | a | 3.00 | b | 1.25 | 1.50 | held |\n",
@@ -74,6 +78,46 @@ func TestReport(t *testing.T) {
 		if !strings.Contains(report, want) {
 			t.Errorf("report lacks %q:\n%s", want, report)
 		}
+	}
+}
+
+// TestReportGrows: a commit has one file of results. A run adds its scenarios, or replaces those that it measures again, also if
+// it was on a later day.
+func TestReportGrows(t *testing.T) {
+	fixed := func(id, label string, cost float64) (scenario, result) {
+		s := scenario{id: id, title: "a test", rows: []row{{label: label}}, checks: []check{{what: "CPU", figure: cpu, a: label, most: 1}}}
+		return s, result{scenario: s, figures: map[string][]figures{label: {{cpu: cost}}}}
+	}
+	first, is := fixed("S1", "a", 1)
+	second, other := fixed("S2", "b", 2)
+	second.conclude = func(result) string { return "\n### Concluded\n\nFrom it.\n" }
+	other.scenario = second
+	_, changed := fixed("S1", "a", 3)
+	all := []scenario{first, second}
+	o := options{scale: 1, commit: "abc", results: t.TempDir()}
+	for i, r := range []result{other, is, changed} {
+		file, p, err := o.reopen(time.Unix(int64(i)*100_000, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.add(r)
+		if err := p.write(file, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := newReport(o.head(time.Unix(0, 0)))
+	want.add(changed)
+	want.add(other)
+	text, err := os.ReadFile(filepath.Join(o.results, "1970-01-01-abc.md"))
+	if err != nil || string(text) != want.text(all) {
+		t.Errorf("the file has %v\n%s\nwant\n%s", err, text, want.text(all))
+	}
+	elsewhere := strings.Replace(string(text), " × ", " × another ", 1)
+	if err := os.WriteFile(filepath.Join(o.results, "1970-01-01-abc.md"), []byte(elsewhere), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := o.reopen(time.Unix(0, 0)); err == nil || !strings.Contains(err.Error(), "was measured elsewhere") {
+		t.Errorf("results of another machine: %v", err)
 	}
 }
 

@@ -143,27 +143,36 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// RSS returns the current resident memory in bytes, and the highest since ResetPeak
-// or the start.
-func (p *Process) RSS() (now, peak int, err error) {
+// A Memory is the resident memory of a process in bytes.
+type Memory struct {
+	Resident int
+	Peak     int // the highest Resident since ResetPeak or the start
+	Program  int // the part of Resident that is pages of files, such as that of the program
+}
+
+// Memory returns the resident memory.
+func (p *Process) Memory() (m Memory, err error) {
 	status, err := os.ReadFile(p.proc("status"))
 	if err != nil {
-		return 0, 0, fmt.Errorf("memory of %s: %w", p.name, err)
+		return m, fmt.Errorf("memory of %s: %w", p.name, err)
 	}
+	fields := map[string]*int{"VmRSS": &m.Resident, "VmHWM": &m.Peak, "RssFile": &m.Program}
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
-		kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
-		switch {
-		case name == "VmRSS" && err == nil:
-			now = kib << 10
-		case name == "VmHWM" && err == nil:
-			peak = kib << 10
+		field := fields[name]
+		if field == nil {
+			continue
 		}
+		kib, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
+		if err != nil {
+			return m, fmt.Errorf("memory of %s: %w", p.name, err)
+		}
+		*field = kib << 10
 	}
-	if now == 0 || peak == 0 {
-		return 0, 0, fmt.Errorf("memory of %s: not in its status", p.name)
+	if m.Resident == 0 || m.Peak == 0 {
+		return m, fmt.Errorf("memory of %s: not in its status", p.name)
 	}
-	return now, peak, nil
+	return m, nil
 }
 
 // ResetPeak resets the peak of resident memory to the current value.
@@ -189,17 +198,16 @@ func (g Group) CPU() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// RSS returns the sum of the resident memory, and the sum of the peaks. The peaks may
-// have occurred at different times.
-func (g Group) RSS() (now, peak int, err error) {
+// Memory returns the sum of the memory. The peaks may have occurred at different times.
+func (g Group) Memory() (sum Memory, err error) {
 	for _, p := range g {
-		n, k, err := p.RSS()
+		m, err := p.Memory()
 		if err != nil {
-			return 0, 0, err
+			return sum, err
 		}
-		now, peak = now+n, peak+k
+		sum.Resident, sum.Peak, sum.Program = sum.Resident+m.Resident, sum.Peak+m.Peak, sum.Program+m.Program
 	}
-	return now, peak, nil
+	return sum, nil
 }
 
 // ResetPeak resets the peak of each process.
