@@ -225,12 +225,16 @@ func stageWait(s *rollout.Status) operator.Wait {
 	return why
 }
 
-// rolloutNote returns the edition of a rollout and its stage.
+// rolloutNote returns the part, the edition and the stage of a rollout.
 func rolloutNote(s *rollout.Status) string {
 	if s.Edition == "" || s.Phase == rollout.Current || s.Phase == rollout.Gathering {
 		return "in the next edition"
 	}
-	return fmt.Sprintf("edition %s, stage %d of %d", s.Edition, s.Stage, max(len(s.Cohorts)-1, 0))
+	part := ""
+	if s.Part != "" {
+		part = "part " + s.Part + ", "
+	}
+	return fmt.Sprintf("%sedition %s, stage %d of %d", part, s.Edition, s.Stage, max(len(s.Cohorts)-1, 0))
 }
 
 // pass lets the chosen changes reach the clients.
