@@ -225,7 +225,7 @@ func stageWait(s *rollout.Status) operator.Wait {
 	return why
 }
 
-// rolloutNote returns the part, the edition and the stage of a rollout.
+// rolloutNote returns the part and the edition of a rollout, and its stage unless it is halted.
 func rolloutNote(s *rollout.Status) string {
 	if s.Edition == "" || s.Phase == rollout.Current || s.Phase == rollout.Gathering {
 		return "in the next edition"
@@ -233,6 +233,9 @@ func rolloutNote(s *rollout.Status) string {
 	part := ""
 	if s.Part != "" {
 		part = "part " + s.Part + ", "
+	}
+	if s.Phase == rollout.Halted {
+		return fmt.Sprintf("%sedition %s", part, s.Edition)
 	}
 	return fmt.Sprintf("%sedition %s, stage %d of %d", part, s.Edition, s.Stage, max(len(s.Cohorts)-1, 0))
 }

@@ -427,12 +427,15 @@ func TestStatusTellsOfRollouts(t *testing.T) {
 	s := someStatus(now)
 	for phase, want := range map[rollout.Phase]string{
 		rollout.Rolling: "    rollout edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits\n    for answers: 42 of 43 clients answered, and 42 accepted: tender rollout\n    status\n",
-		rollout.Halted:  "    rollout edition 00c0ffee is HALTED: 1 client rejected it: no\\u001b[31m such\n    filter: tender rollout status\n",
+		rollout.Halted:  "    rollout of part lds/web: edition 00c0ffee is HALTED: 1 client rejected it:\n    no\\u001b[31m such filter: tender rollout status\n",
 		rollout.Current: "",
 	} {
 		s.Origins[0].Rollout = &rollout.Status{Phase: phase}
 		for _, of := range someRollouts(now) {
 			if of.Phase == phase {
+				if phase == rollout.Halted {
+					of.Part = "lds/web"
+				}
 				s.Origins[0].Rollout = of
 			}
 		}
