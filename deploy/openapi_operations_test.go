@@ -122,7 +122,7 @@ func commands() []operation {
 	}
 	for _, c := range [][2]string{
 		{"promote", "Serve an edition to the next stage"}, {"abort", "Reject an edition"},
-		{"resume", "Start a halted rollout again"}, {"undo", "Revert the newest promotion"},
+		{"resume", "Start a halted rollout again"}, {"undo", "Revert the newest promotion to all clients"},
 	} {
 		all = append(all, operation{
 			method: post, path: v1 + "rollout/" + c[0], summary: c[1], args: admin.RolloutScope{}, answer: admin.Rollouts{}, codes: []int{404, 409},

@@ -29,6 +29,75 @@ func TestDesignNamesFiles(t *testing.T) {
 	}
 }
 
+// codeName matches a name of code in backquotes that is qualified by a package or a type, such as `wire.Resource.Keys`.
+var codeName = regexp.MustCompile("`(?:[a-z]+/)*([A-Za-z]+(?:\\.[A-Za-z]+)+)`")
+
+// TestDesignNamesCode checks that the functions, types, methods and fields that DESIGN.md names with their package or type
+// exist. Those of other modules and of Protocol Buffers are not checked.
+func TestDesignNamesCode(t *testing.T) {
+	declared := map[string]bool{} // as package, package.Name, package.Type.Member and Type.Member
+	for name, file := range parseModule(t) {
+		if partOf(name) != "program" {
+			continue
+		}
+		pkg := file.Name.Name
+		declared[pkg] = true
+		for _, decl := range file.Decls {
+			for _, of := range declaredNames(decl) {
+				owner, _, _ := strings.Cut(of, ".")
+				declared[owner], declared[of], declared[pkg+"."+of] = true, true, true
+			}
+		}
+	}
+	checked := 0
+	for _, match := range codeName.FindAllStringSubmatch(pages(t)["DESIGN.md"], -1) {
+		owner, _, _ := strings.Cut(match[1], ".")
+		if suffix := path.Ext(match[1]); slices.Contains([]string{".go", ".json", ".yaml", ".txt", ".md"}, suffix) || !declared[owner] {
+			continue
+		}
+		if checked++; !declared[match[1]] {
+			t.Errorf("DESIGN.md names %s, which does not exist", match[1])
+		}
+	}
+	if checked < 10 {
+		t.Errorf("DESIGN.md names %d functions, types, methods and fields, want at least 10", checked)
+	}
+}
+
+// declaredNames returns the names that a declaration declares: of functions, values and types, and of methods and fields
+// after their type and a point.
+func declaredNames(decl ast.Decl) (names []string) {
+	if fn, ok := decl.(*ast.FuncDecl); ok {
+		if fn.Recv == nil {
+			return []string{fn.Name.Name}
+		}
+		receiver, _, _ := strings.Cut(strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*"), "[")
+		return []string{receiver + "." + fn.Name.Name}
+	}
+	general, ok := decl.(*ast.GenDecl)
+	if !ok {
+		return nil
+	}
+	for _, spec := range general.Specs {
+		switch spec := spec.(type) {
+		case *ast.ValueSpec:
+			for _, name := range spec.Names {
+				names = append(names, name.Name)
+			}
+		case *ast.TypeSpec:
+			names = append(names, spec.Name.Name)
+			if fields, ok := spec.Type.(*ast.StructType); ok {
+				for _, field := range fields.Fields.List {
+					for _, name := range field.Names {
+						names = append(names, spec.Name.Name+"."+name.Name)
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
 // A step is a method or a type in the list of doc.go that describes the hot path.
 type step struct {
 	depth               int // of its indent

@@ -60,16 +60,26 @@ func bufferedBytes(m memory, maxRequest int) int {
 // credentials and metrics.
 const otherFiles = 128
 
-// connectionsWithin returns how many client connections the relay accepts with a limit of open files, and logs a warning if
-// that is less than maxConnections. The rest of the files is kept, so that clients cannot cut the relay off from its
-// origins and its disk.
+// defaultConnections is the default of TENDER_MAX_CONNECTIONS.
+const defaultConnections = 50_000
+
+// usualConnections is twice the number of clients that deploy/docs/capacity.md plans for a relay.
+const usualConnections = 10_000
+
+// connectionsWithin returns how many client connections the relay accepts with a limit of open files. The rest of the files
+// is kept, so that clients cannot cut the relay off from its origins and its disk. It logs a warning if the relay accepts
+// fewer than maxConnections. There is none if these are the default and the limit suffices for the usual number.
 func connectionsWithin(limit uint64, maxConnections int, log *slog.Logger) int {
 	need := uint64(maxConnections) + otherFiles
 	if limit >= need {
 		return maxConnections
 	}
 	accepted := int(limit - min(otherFiles, limit/2))
-	log.Warn("limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
+	level := slog.LevelWarn
+	if maxConnections == defaultConnections && accepted >= usualConnections {
+		level = slog.LevelDebug
+	}
+	log.Log(context.Background(), level, "limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
 		slog.Uint64("open_files", limit), slog.Int("max_connections", maxConnections), slog.Uint64("needed", need),
 		slog.Int("accepted", accepted))
 	return accepted

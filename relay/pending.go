@@ -225,12 +225,19 @@ func stageWait(s *rollout.Status) operator.Wait {
 	return why
 }
 
-// rolloutNote returns the edition of a rollout and its stage.
+// rolloutNote returns the part and the edition of a rollout, and its stage unless it is halted.
 func rolloutNote(s *rollout.Status) string {
 	if s.Edition == "" || s.Phase == rollout.Current || s.Phase == rollout.Gathering {
 		return "in the next edition"
 	}
-	return fmt.Sprintf("edition %s, stage %d of %d", s.Edition, s.Stage, max(len(s.Cohorts)-1, 0))
+	part := ""
+	if s.Part != "" {
+		part = "part " + s.Part + ", "
+	}
+	if s.Phase == rollout.Halted {
+		return fmt.Sprintf("%sedition %s", part, s.Edition)
+	}
+	return fmt.Sprintf("%sedition %s, stage %d of %d", part, s.Edition, s.Stage, max(len(s.Cohorts)-1, 0))
 }
 
 // pass lets the chosen changes reach the clients.

@@ -45,7 +45,8 @@ var words = []word{
 		`(connections?|streams?|requests?|snapshots?|files?|polls?|responses?) rejected`,
 		`reject(s|ed|ing)? (a |the |all |any |new |such |an )*` + sentNames,
 	}, allowed: map[string]string{
-		"rejects a value": "a validator of Envoy's API, as an Envoy does (tender_validation_findings)",
+		"rejects a value":  "a validator of Envoy's API, as an Envoy does (tender_validation_findings)",
+		"REJECTED BY PEER": "two columns of tender rollout status: the node and the address of a client",
 	}},
 	{term: "Pending", wrong: []string{`with(hold|holds|held|holding)`, `(hold|holds|held|holding) back`}},
 	{term: "Node group", wrong: []string{`client groups?`, `groups? of nodes`}},

@@ -91,10 +91,21 @@ func TestGetWarnsOfGroups(t *testing.T) {
 			{nil, warning + "user_agent_name=tender-get,NAMESPACE=: it opens"},
 			{shop, warning + "user_agent_name=envoy,NAMESPACE=shop: it opens"},
 			{shop, ""}, // the group is open now
+			{[]string{"--group", "user_agent_name=envoy,NAMESPACE=shop"}, ""},
+			{[]string{"--user-agent", "x"}, "--group chooses another one: user_agent_name=envoy,NAMESPACE=shop; user_agent_name=tender-get,NAMESPACE="},
 		} {
 			code, stdout, stderr := execute(append(r.get, tt.args...)...)
 			if code != exitOK || stdout != "web\n" || !strings.Contains(stderr, tt.want) || tt.want == "" && stderr != "" {
 				t.Errorf("tender get %v: code %d, %s, %s, want web and the warning %q", tt.args, code, stdout, stderr, tt.want)
+			}
+		}
+		for args, want := range map[string]string{
+			"--group NAMESPACE=pay":                        "--group=NAMESPACE=pay: the relay at ",
+			"--group NAMESPACE=pay --node-file node.yaml":  "--group and --node-file exclude one another",
+			"--group NAMESPACE=pay -a tender.example:1800": "only for a relay of this host",
+		} {
+			if code, _, stderr := execute(append(r.get, strings.Fields(args)...)...); code == exitOK || !strings.Contains(stderr, want) {
+				t.Errorf("tender get %s: code %d, %s, want %q", args, code, stderr, want)
 			}
 		}
 	})

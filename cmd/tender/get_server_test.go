@@ -173,7 +173,7 @@ func watch(t *testing.T, args ...string) func(yield func(string) bool) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	r, w := io.Pipe()
-	cmd := get.NewCommand(version, nil, hostFor(args).dialOptions...)
+	cmd := get.NewCommand(version, getGroups{hostFor(args)}, hostFor(args).dialOptions...)
 	cmd.SetArgs(append([]string{"-w"}, args...))
 	cmd.SetOut(w)
 	cmd.SetErr(w)

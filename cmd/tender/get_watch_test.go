@@ -157,7 +157,7 @@ func TestGetEndsWhenInterrupted(t *testing.T) {
 		address := serveXDS(t, deltaSays())
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		cmd := get.NewCommand(version, nil, hostFor([]string{address}).dialOptions...)
+		cmd := get.NewCommand(version, getGroups{hostFor([]string{address})}, hostFor([]string{address}).dialOptions...)
 		cmd.SetArgs([]string{"-a", address, "cds"})
 		cmd.SetOut(new(bytes.Buffer))
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true

@@ -90,7 +90,7 @@ func newRootCommand(h host) *cobra.Command {
 	root.AddCommand(
 		newServeCommand(h),
 		newCheckCommand(h),
-		get.NewCommand(version, warnOfGroup(h), h.dialOptions...),
+		get.NewCommand(version, getGroups{h}, h.dialOptions...),
 		newStatusCommand(h),
 		newClientsCommand(h),
 		newHistoryCommand(h),

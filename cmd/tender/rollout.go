@@ -50,9 +50,9 @@ func newRolloutStatusCommand(h host) *cobra.Command {
 			"condition for the next step, and the commands that apply. For each stage it prints the\n" +
 			"number of clients that accepted and rejected the edition, with the error details of\n" +
 			"rejections.\n\n" +
-			"With --wait it returns once all rollouts have ended. The exit code is 0 if they were\n" +
-			"promoted, or if none is open, and 1 if one is halted. It does not wait for a change that\n" +
-			"the relay has not received yet.",
+			"With --wait it returns once all rollouts have ended. The exit code is 0 if their\n" +
+			"editions were promoted to all clients, or if none is open, and 1 if one is halted. It\n" +
+			"does not wait for a change that the relay has not received yet.",
 		Example: "  tender rollout status\n  tender rollout status --wait --timeout 1h\n  tender rollout status --origin default -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -62,7 +62,7 @@ func newRolloutStatusCommand(h host) *cobra.Command {
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
-	cmd.Flags().BoolVar(&wait, "wait", false, "print each step, until the rollout is promoted or halted")
+	cmd.Flags().BoolVar(&wait, "wait", false, "print each step, until the edition is promoted to all clients or halted")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "with --wait, fail after this `duration`, such as 1h (default never)")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		if cmd.Flags().Changed("timeout") && (!wait || timeout <= 0) {
@@ -177,9 +177,9 @@ func newRolloutResumeCommand(h host) *cobra.Command {
 // newRolloutUndoCommand returns the command tender rollout undo.
 func newRolloutUndoCommand(h host) *cobra.Command {
 	cmd, of := newRolloutCommanding(h, "undo", &cobra.Command{
-		Short: "Return all clients to the configuration before the newest promotion",
-		Long: "Undo makes a running relay serve all clients the configuration before the newest\n" +
-			"promotion, and rejects the promoted edition. The rollout is then halted, as after tender\n" +
+		Short: "Revert the newest promotion to all clients",
+		Long: "Undo makes a running relay revert the newest promotion to all clients: it serves them the\n" +
+			"configuration before, and rejects the edition. The rollout is then halted, as after tender\n" +
 			"rollout abort. Parts that were promoted at one time are undone together, unless --part\n" +
 			"selects one. Only one promotion of a part can be undone.",
 		Example: "  tender rollout undo --reason 'connection resets since 02:10'",

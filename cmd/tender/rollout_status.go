@@ -349,7 +349,7 @@ func (t *table) rolloutCommands(s *rollout.Status, several bool) {
 		add("rollout promote --all", "serve the latest state of the origin to all clients at once")
 	}
 	if s.Undoable {
-		add("rollout undo", "serve all clients what they were served before the newest promotion")
+		add("rollout undo", "revert the newest promotion to all clients")
 	}
 	if len(lines) == 0 {
 		return

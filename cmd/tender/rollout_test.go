@@ -1,16 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/structpb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/xdstender/tender/cmd/tender/cli"
@@ -95,7 +100,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  tender rollout promote --origin default        serve the edition to the next stage now`,
 		`  tender rollout abort --origin default          reject the edition: all clients are served the last good`,
 		`  tender rollout promote --all --origin default  serve the latest state of the origin to all clients at once`,
-		`  tender rollout undo --origin default           serve all clients what they were served before the newest promotion`,
+		`  tender rollout undo --origin default           revert the newest promotion to all clients`,
 		``,
 		`origin west: edition 00c0ffee is HALTED`,
 		`  halted   20m0s ago: 1 client rejected it: no\u001b[31m such filter`,
@@ -422,12 +427,15 @@ func TestStatusTellsOfRollouts(t *testing.T) {
 	s := someStatus(now)
 	for phase, want := range map[rollout.Phase]string{
 		rollout.Rolling: "    rollout edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits\n    for answers: 42 of 43 clients answered, and 42 accepted: tender rollout\n    status\n",
-		rollout.Halted:  "    rollout edition 00c0ffee is HALTED: 1 client rejected it: no\\u001b[31m such\n    filter: tender rollout status\n",
+		rollout.Halted:  "    rollout of part lds/web: edition 00c0ffee is HALTED: 1 client rejected it:\n    no\\u001b[31m such filter: tender rollout status\n",
 		rollout.Current: "",
 	} {
 		s.Origins[0].Rollout = &rollout.Status{Phase: phase}
 		for _, of := range someRollouts(now) {
 			if of.Phase == phase {
+				if phase == rollout.Halted {
+					of.Part = "lds/web"
+				}
 				s.Origins[0].Rollout = of
 			}
 		}
@@ -517,4 +525,79 @@ func TestB55_StatusShowsHaltsAbove(t *testing.T) {
 			t.Errorf("want %q in:\n%s\n%s", want, out.String(), status.String())
 		}
 	}
+}
+
+// TestRolloutStatusOnThePage verifies that rollout.md has what tender rollout status prints after a halt by clients. With
+// -update it writes the page.
+func TestRolloutStatusOnThePage(t *testing.T) {
+	const page = "../../deploy/docs/rollout.md"
+	before, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := []byte("<!-- output: rollout status -->\n```text\n"), []byte("```\n")
+	head, rest, found := bytes.Cut(before, begin)
+	old, tail, ended := bytes.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no block after %s", page, begin)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		printed := printHaltedRollout(t)
+		if *update {
+			if err := os.WriteFile(page, slices.Concat(head, begin, []byte(printed), end, tail), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		if diff := cmp.Diff(string(old), printed); diff != "" {
+			t.Errorf("%s differs from the output (-page +output); -update writes it:\n%s", page, diff)
+		}
+	})
+}
+
+// printHaltedRollout runs a relay with three canaries, of which one rejects the second change, and other clients. It returns
+// the output of tender rollout status, with an edition and a peer that are the same in each run.
+func printHaltedRollout(t *testing.T) string {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+	o.Put(relaytest.Cluster("web"))
+	r := startRemote(t, instance.Options{Origins: []*relaytest.Origin{o}, Env: []string{
+		"TENDER_SNAPSHOT_DIR=" + t.TempDir(), "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=metadata.canary=true 10m, 10% 10m",
+	}})
+	for i := range 40 {
+		options := relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprintf("edge-%d", i+1))}
+		if i < 3 {
+			options.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"canary": structpb.NewBoolValue(true)}}
+		}
+		if responses := 0; i == 0 {
+			options.Reject = func(*relaytest.Response) error {
+				if responses++; responses < 3 { // the first response and the good change
+					return nil
+				}
+				return errors.New("Error adding/updating cluster(s) web: unknown http filter")
+			}
+		}
+		r.Client(options).Subscribe(relaytest.ClusterType, "*")
+	}
+	time.Sleep(time.Minute) // the state becomes the last good one
+	o.Put(relaytest.Cluster("pay"))
+	time.Sleep(25 * time.Minute) // it reaches all clients
+	o.Put(relaytest.Cluster("web", "other"))
+	time.Sleep(time.Minute)
+	var answer admin.Rollouts
+	_, stdout, _ := execute("rollout", "status", "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &answer); err != nil || len(answer.Rollouts) != 1 || answer.Rollouts[0].Phase != rollout.Halted {
+		t.Fatalf("%v, error %v; want one rollout, halted", answer.Rollouts, err)
+	}
+	s := answer.Rollouts[0]
+	for _, of := range append(s.Parts, s) {
+		of.Edition = "e1c87d20"
+	}
+	for i := range s.Rejections {
+		s.Rejections[i].Peer = "10.0.0.4"
+	}
+	var out strings.Builder
+	if err := printRollouts(&out, answer, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }

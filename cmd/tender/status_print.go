@@ -69,7 +69,11 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 			t.Note("%s", o.Freeze.Describe(now))
 		}
 		if s := o.Rollout; s != nil && s.Phase != rollout.Current {
-			t.Note("rollout %s: tender rollout status", describeRollout(s, now))
+			part := ""
+			if s.Part != "" {
+				part = "of part " + s.Part + ": "
+			}
+			t.Note("rollout %s%s: tender rollout status", part, describeRollout(s, now))
 		}
 		t.haltsAbove(o.HaltedAbove, now)
 		if note := pendingNote(o.Pending); note != "" {

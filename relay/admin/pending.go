@@ -70,7 +70,7 @@ type PendingChange struct {
 	Names []string `json:"names"`
 
 	// Reason is why the changes wait, one of PendingReasons. Details has, for each of Names, why the change would break
-	// clients. Note has a decision in words: the reason of an operator, or the edition of a rollout.
+	// clients. Note has a decision in words: the reason of an operator, or the part and the edition of a rollout.
 	Reason  string   `json:"reason"`
 	Details []string `json:"details,omitempty"`
 	Note    string   `json:"note,omitempty"`

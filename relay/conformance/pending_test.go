@@ -110,7 +110,7 @@ func TestPendingByOperators(t *testing.T) {
 	})
 }
 
-// Changes that wait for a rollout are pending, with the edition. So are changes that are in no edition yet, and those of a
+// Changes that wait for a rollout are pending, with the part and the edition. So are changes that are in no edition yet, and those of a
 // halted edition.
 func TestPendingByRollouts(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestPendingByRollouts(t *testing.T) {
 		wantPending(w.t, "gathering", w.relay, "change cds a stage: ends by deadline, in the next edition")
 		w.sleep(time.Minute)
 		s := w.expectPhase(rollout.Rolling, 1)
-		stage := fmt.Sprintf("edition %s, stage 1 of %d", s.Edition, len(s.Cohorts)-1)
+		stage := fmt.Sprintf("part cds/a, edition %s, stage 1 of %d", s.Edition, len(s.Cohorts)-1)
 		wantPending(w.t, "rolling", w.relay, "change cds a stage: ends by deadline, "+stage)
 		w.relay.freeze(admin.FreezeScope{Why: admin.Why{User: "alice"}})
 		wantPending(w.t, "frozen", w.relay, "change cds a frozen: ends by operator, by alice at pipe")
@@ -135,7 +135,7 @@ func TestPendingByRollouts(t *testing.T) {
 		w.change("lds l@2")
 		w.sleep(time.Minute)
 		s = w.expectPhase(rollout.Halted, 0)
-		halted := fmt.Sprintf("change lds l halted: ends by operator, edition %s, stage %d of %d: ", s.Edition, s.Stage, len(s.Cohorts)-1)
+		halted := fmt.Sprintf("change lds l halted: ends by operator, part lds/l, edition %s: ", s.Edition)
 		wantPending(w.t, "halted", w.relay, halted+s.Halted.Reason)
 	})
 }

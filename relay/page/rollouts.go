@@ -283,7 +283,7 @@ func newHints(s *rollout.Status) (hints []hint) {
 		add("rollout promote --all", "serves all clients the current resources, without stages")
 	}
 	if s.Undoable {
-		add("rollout undo", "serves all clients the resources of before the last promotion")
+		add("rollout undo", "reverts the newest promotion to all clients")
 	}
 	return hints
 }

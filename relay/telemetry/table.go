@@ -164,12 +164,12 @@ var table = []row{
 		"1 if a stage of the edition ended without a client that accepted it, or the local Envoy did not judge it, else 0.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Unobserved) })},
 	{"tender.rollout.cold", gauge, "", "origin",
-		"1 if the relay started without a snapshot and has promoted no edition since, else 0. All clients received the " +
-			"state of the origin at the start.",
+		"1 if the relay started without a snapshot and has promoted no edition to all clients since, else 0. All clients " +
+			"received the state of the origin at the start.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Cold) })},
 	{"tender.rollouts", counter, "{edition}", "origin outcome",
-		"Editions by outcome: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (these " +
-			"are also halted).", rolloutOutcomes},
+		"Editions by outcome: promoted (to all clients), halted, reverted (by the origin), superseded (by newer changes) or " +
+			"undone (these are also halted).", rolloutOutcomes},
 
 	{"tender.view.connected", gauge, "", "group origin",
 		"1 if the upstream stream of the view is open, else 0. For the label other, 1 if all are open.",

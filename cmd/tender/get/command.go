@@ -48,10 +48,11 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
 	"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
 	"a file origin can read.\n\n" +
-	"A relay serves the Node that get sends as it serves a client with this Node. With\n" +
-	"--node-file, --metadata and the other flags of the Node, get is served as a client of a\n" +
-	"node group. It prints a warning if the relay of this host has no such group yet: the relay\n" +
-	"then opens the group, and subscribes at its origins for it.\n\n" +
+	"A relay serves get as a client of the node group to which the Node belongs that get sends.\n" +
+	"Its user agent name is tender-get, usually a group of its own. --group selects a group\n" +
+	"of the relay of this host, in tender status. So do --node-file, --metadata and the other\n" +
+	"flags of the Node. If the relay of this host lacks the group, get prints a warning:\n" +
+	"the relay opens the group, subscribes at its origins for it, and keeps it for some time.\n\n" +
 	"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
 	"new resource has arrived for half a second. If the server responds that a NAME does not\n" +
 	"exist, the exit code is 1. If it does not respond, it is 1 after --timeout.\n\n" +
@@ -61,12 +62,18 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Without a TYPE it begins with all clusters and listeners. The exit code is 1 if a\n" +
 	"resource cannot be decoded or refers to one that does not exist."
 
-// A Warning returns what an operator should know before a Node is sent to an address; empty if there is nothing.
-type Warning func(ctx context.Context, address string, n *corepb.Node) string
+// Groups are the node groups of the relay at an address.
+type Groups interface {
+	// Warning returns what an operator should know before a Node is sent; empty if there is nothing.
+	Warning(ctx context.Context, address string, n *corepb.Node) string
 
-// NewCommand returns the command tender get. The Node that it sends contains version as user agent version. warning may
-// be nil. The dial options are added to those of the command.
-func NewCommand(version string, warning Warning, dialOptions ...grpc.DialOption) *cobra.Command {
+	// Member returns a Node of the group with a key or name.
+	Member(ctx context.Context, address, group string) (*corepb.Node, error)
+}
+
+// NewCommand returns the command tender get. The Node that it sends contains version as user agent version. The dial
+// options are added to those of the command.
+func NewCommand(version string, groups Groups, dialOptions ...grpc.DialOption) *cobra.Command {
 	o := options{dialOptions: dialOptions}
 	cmd := &cobra.Command{
 		Use:   "get [flags] TYPE [NAME…] | --lint [TYPE [NAME…]]",
@@ -75,6 +82,7 @@ func NewCommand(version string, warning Warning, dialOptions ...grpc.DialOption)
 		Example: "  tender get cds\n" +
 			"  tender get eds web -o json\n" +
 			"  tender get -w -o wide lds\n" +
+			"  tender get --group NAMESPACE=shop cds\n" +
 			"  tender get -a xds.example.com:443 --server-name xds.example.com --sotw rds front\n" +
 			"  tender get --node-file bootstrap.yaml cds\n" +
 			"  tender get --user-agent envoy --metadata NAMESPACE=shop --locality eu/eu-1 eds web\n" +
@@ -93,16 +101,15 @@ func NewCommand(version string, warning Warning, dialOptions ...grpc.DialOption)
 			if err := o.take(args); err != nil {
 				return cli.UsageError{Cause: err}
 			}
-			var err error
-			if o.node, err = o.nodeFlags.make(version, cmd.InOrStdin()); err != nil {
-				return err
-			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
-			p := &printer{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), format: o.output}
-			if warning != nil {
-				p.warn(warning(ctx, o.address, o.sentNode()))
+			var err error
+			member := func(group string) (*corepb.Node, error) { return groups.Member(ctx, o.address, group) }
+			if o.node, err = o.nodeFlags.make(version, cmd.InOrStdin(), member); err != nil {
+				return err
 			}
+			p := &printer{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), format: o.output}
+			p.warn(groups.Warning(ctx, o.address, o.sentNode()))
 			return get(ctx, o, p)
 		},
 	}

@@ -2,6 +2,7 @@ package get
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +19,7 @@ import (
 // A nodeChoice has the flags from which the Node is made that get sends.
 type nodeChoice struct {
 	file      string // with a Node; "-" is stdin
+	group     string // key or name of a node group
 	id        string
 	cluster   string
 	userAgent string
@@ -28,21 +30,22 @@ type nodeChoice struct {
 // add adds the flags to a command.
 func (c *nodeChoice) add(cmd *cobra.Command) {
 	f := cmd.Flags()
+	f.StringVar(&c.group, "group", "", "send a Node of the node group with this `key` or name")
 	f.StringVar(&c.file, "node-file", "", "`file` with the Node to send, or a bootstrap with one, in YAML or JSON; - is stdin")
-	f.StringVar(&c.id, "node-id", "", "node `id` to send (default that of --node-file, or tender-get/HOSTNAME)")
+	f.StringVar(&c.id, "node-id", "", "node `id` to send (default that of --node-file or --group, or tender-get/HOSTNAME)")
 	f.StringVar(&c.cluster, "cluster", "", "node `cluster` to send")
 	f.StringVar(&c.cluster, "node-cluster", "", "node `cluster` to send")
 	f.StringVar(&c.locality, "locality", "", "locality to send: `region/zone/sub_zone`; parts may be empty or absent at the end")
 	f.StringArrayVar(&c.metadata, "metadata", nil, "metadata to send: `key=text`; a dot in the key is a level, as in TENDER_NODE_GROUP_BY")
-	f.StringVar(&c.userAgent, "user-agent", "", "user agent `name` to send (default that of --node-file, where absent envoy; else tender-get)")
+	f.StringVar(&c.userAgent, "user-agent", "", "user agent `name` to send (default that of --node-file or --group, where absent envoy; else tender-get)")
 	_ = f.MarkDeprecated("node-cluster", "use --cluster") // fails only for an unknown flag
 	cli.CompleteFile(cmd, "node-file")
 }
 
-// make returns the Node to send. Flags replace what the file has. version is the user agent version of a Node that does
-// not come from a file.
-func (c *nodeChoice) make(version string, stdin io.Reader) (*corepb.Node, error) {
-	n, err := c.base(version, stdin)
+// make returns the Node to send. Flags replace what the file or the member of a group has. version is the user agent
+// version of a Node that comes from neither. member returns a Node of a group.
+func (c *nodeChoice) make(version string, stdin io.Reader, member func(string) (*corepb.Node, error)) (*corepb.Node, error) {
+	n, err := c.base(version, stdin, member)
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +73,23 @@ func (c *nodeChoice) make(version string, stdin io.Reader) (*corepb.Node, error)
 	return n, nil
 }
 
-// base returns the Node of the file, or without one that of tender get.
-func (c *nodeChoice) base(version string, stdin io.Reader) (*corepb.Node, error) {
-	if c.file == "" {
-		host, _ := os.Hostname() // empty on error
+// base returns the Node of the file, a Node of the group, or else that of tender get.
+func (c *nodeChoice) base(version string, stdin io.Reader, member func(string) (*corepb.Node, error)) (*corepb.Node, error) {
+	host, _ := os.Hostname() // empty on error
+	own := "tender-get/" + host
+	switch {
+	case c.group != "" && c.file != "":
+		return nil, cli.UsageError{Cause: errors.New("--group and --node-file exclude one another")}
+	case c.group != "":
+		n, err := member(c.group)
+		if err != nil {
+			return nil, fmt.Errorf("--group=%s: %w", c.group, err)
+		}
+		n.Id = cmp.Or(n.Id, own)
+		return n, nil
+	case c.file == "":
 		return &corepb.Node{
-			Id: "tender-get/" + host, UserAgentName: "tender-get",
+			Id: own, UserAgentName: "tender-get",
 			UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
 		}, nil
 	}
