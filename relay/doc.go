@@ -107,8 +107,7 @@
 //     Commands wait for it.
 //   - relay.tierHalts guards what views have heard of halts above. It tells it to rollouts while it is held, which wakes their
 //     controllers without blocking, so that the newest comes last. relay.haltsBelow, inside it, guards what relays below are told.
-//   - relay.peerRollouts guards the number of decisions, and which peers do not answer. rollout.peers guards what peers have
-//     decided.
+//   - relay.peerRollouts guards the number of decisions. rollout.peers guards what peers have decided, and which do not answer.
 //   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - logqueue.Queue guards the records that wait for the output of the log. All goroutines that log take it.
 //   - judge.output guards the last lines of an Envoy. It is held while its lines are logged.

@@ -74,14 +74,35 @@ type peers struct {
 // follows returns what a part follows if it follows a decision of the peer.
 func (p *peer) follows(d Decision) Peer { return Peer{p.address, p.instance, d.Part, d.At} }
 
+// tells reports whether the peer tells a decision.
+func (p *peer) tells(of Peer) bool {
+	is := func(d Decision) bool { return of.isOf(d.Part, d.At) }
+	return slices.ContainsFunc(p.Halted, is) || slices.ContainsFunc(p.Promoted, is)
+}
+
 // is reports whether both are the same decision. Another process of the peer may tell of it.
 func (p *Peer) is(o *Peer) bool { return p.Address == o.Address && p.isOf(o.Part, o.At) }
 
 // isOf reports whether the decision is that of some time about a part.
 func (p *Peer) isOf(part string, at time.Time) bool { return p.Part == part && p.At.Equal(at) }
 
-// edit replaces what is known of a peer; nil forgets it.
-func (p *peers) edit(address string, change func(old peer) *peer) {
+// asTold returns the decision as the process that tells it now. It reports whether it has ended: the process that told it last
+// does not any longer. Another process that does not know of it has not ended it.
+func (p Peer) asTold(known []*peer) (is Peer, ended bool) {
+	i := slices.IndexFunc(known, func(of *peer) bool { return of.address == p.Address })
+	switch {
+	case i < 0:
+		return p, false
+	case known[i].tells(p):
+		p.Instance = known[i].instance
+		return p, false
+	default:
+		return p, known[i].instance == p.Instance && !known[i].Incomplete
+	}
+}
+
+// edit replaces what is known of a peer; nil forgets it. It reports whether the peer did not answer.
+func (p *peers) edit(address string, change func(old peer) *peer) (failed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byAddress == nil {
@@ -99,6 +120,7 @@ func (p *peers) edit(address string, change func(old peer) *peer) {
 	if is := p.byAddress[address]; is == nil || is.failure == nil { // a failure is no decision
 		p.changes++
 	}
+	return old.failure != nil
 }
 
 // all returns what is known of each peer, ordered by address, and a number that tells whether that has changed.
@@ -119,15 +141,16 @@ func (p *peers) failures() (all []PeerFailure) {
 	return all
 }
 
-// Hear records what a peer has decided.
-func (c *Controller) Hear(address, instance string, decided Decisions) {
-	c.peers.edit(address, func(peer) *peer { return &peer{address: address, instance: instance, Decisions: decided} })
-	c.Poke()
+// Hear records what a peer has decided. It reports whether the peer did not answer before.
+func (c *Controller) Hear(address, instance string, decided Decisions) (again bool) {
+	defer c.Poke()
+	return c.peers.edit(address, func(peer) *peer { return &peer{address: address, instance: instance, Decisions: decided} })
 }
 
-// HearFailure records that a peer does not answer. What it has decided before remains in force.
-func (c *Controller) HearFailure(address string, err error) {
-	c.peers.edit(address, func(old peer) *peer {
+// HearFailure records that a peer does not answer, and reports whether it did before. What it has decided remains in force.
+func (c *Controller) HearFailure(address string, err error) (first bool) {
+	defer c.Poke()
+	return !c.peers.edit(address, func(old peer) *peer {
 		since := time.Now()
 		if old.failure != nil {
 			since = old.failure.Since
@@ -135,7 +158,6 @@ func (c *Controller) HearFailure(address string, err error) {
 		old.failure = &PeerFailure{address, since, err.Error()}
 		return &old
 	})
-	c.Poke()
 }
 
 // Forget drops what is known of a relay that is no peer any longer. A part that it has halted remains halted.
@@ -204,23 +226,29 @@ func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 	for _, p := range c.parts {
 		if p.machine.phase != Halted {
 			p.follows.halt = nil
-		} else if p.follows.halt != nil && p.follows.isRevoked(known) {
-			c.resumeWithPeer(ctx, now, p)
+		} else if of := p.follows.halt; of != nil {
+			is, ended := of.asTold(known)
+			if p.follows.halt = &is; ended {
+				c.resumeWithPeer(ctx, now, p)
+			}
 		}
 		at := [2]uint64{changes, uint64(p.machine.edition)}
-		switch {
-		case p.follows.compared == at:
-		case p.machine.phase != Gathering:
-			p.follows.compared = at
-			c.follow(ctx, now, p, known)
-		case p.machine.retained != nil:
+		if p.follows.compared == at {
+			continue
+		}
+		if p.follows.compared = at; p.machine.phase == Gathering {
 			c.withdrawWithPeer(p, known)
+		} else {
+			c.follow(ctx, now, p, known)
 		}
 	}
 }
 
 // withdrawWithPeer withdraws the superseded edition of a part from the first cohort if a peer has halted it.
 func (c *Controller) withdrawWithPeer(p *part, known []*peer) {
+	if p.machine.retained == nil {
+		return
+	}
 	superseded := c.changesOf(p, *p.machine.retained)
 	for _, of := range known {
 		for _, d := range of.Halted {
@@ -230,22 +258,6 @@ func (c *Controller) withdrawWithPeer(p *part, known []*peer) {
 			}
 		}
 	}
-}
-
-// isRevoked reports whether the peer whose halt is followed answers, and has revoked it. A new process has not if it does not
-// know of the halt.
-func (f *following) isRevoked(known []*peer) bool {
-	for _, p := range known {
-		if p.address != f.halt.Address || p.failure != nil {
-			continue
-		}
-		if slices.ContainsFunc(p.Halted, func(d Decision) bool { return f.halt.isOf(d.Part, d.At) }) {
-			f.halt = &Peer{p.address, p.instance, f.halt.Part, f.halt.At}
-			return false
-		}
-		return p.instance == f.halt.Instance && !p.Incomplete
-	}
-	return false
 }
 
 // resumeWithPeer starts the rollout of a part again that a peer had halted.
@@ -279,15 +291,15 @@ func (c *Controller) follow(ctx context.Context, now time.Time, p *part, known [
 	p.follows.forget(known)
 }
 
-// forget drops the decisions that the processes which had made them do not tell any longer.
+// forget drops the decisions that have ended.
 func (f *following) forget(known []*peer) {
-	f.answered = slices.DeleteFunc(f.answered, func(a Peer) bool {
-		isA := func(d Decision) bool { return a.isOf(d.Part, d.At) }
-		return slices.ContainsFunc(known, func(p *peer) bool {
-			return p.address == a.Address && p.instance == a.Instance && !p.Incomplete &&
-				!slices.ContainsFunc(p.Halted, isA) && !slices.ContainsFunc(p.Promoted, isA)
-		})
-	})
+	told := f.answered[:0]
+	for _, a := range f.answered {
+		if is, ended := a.asTold(known); !ended {
+			told = append(told, is)
+		}
+	}
+	f.answered = told
 }
 
 // haltWithPeer halts a part that a peer has halted, unless all clients have its changes.

@@ -72,6 +72,17 @@ func (w *tier) want(when string, want ...string) {
 	}
 }
 
+// abort changes a listener at both relays. An operator aborts that at relay0, and relay1 follows. It returns what both are then.
+func (w *tier) abort() (halted []string) {
+	w.t.Helper()
+	w.change("a", "2")
+	w.wait(quietTime + time.Second)
+	w.must(w.relays[0].Abort(w.t.Context(), "", "", "test"))
+	halted = []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+	w.want("aborted", halted...)
+	return halted
+}
+
 func (w *tier) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -127,10 +138,7 @@ func TestB54_HaltsAreByContent(t *testing.T) {
 // TestB54_OperatorsOverrulePeers: an operator of a relay that follows a halt resumes it there alone.
 func TestB54_OperatorsOverrulePeers(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		w.must(w.relays[1].Resume(t.Context(), "", "test"))
 		w.wait(quietTime + time.Second)
 		w.told[0]()
@@ -177,11 +185,7 @@ func TestB54_PromotedChangesStay(t *testing.T) {
 // its address that does not know of it, or if it is no peer any longer.
 func TestB54_NoAnswerChangesNothing(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
-		w.want("aborted", halted...)
+		halted := w.abort()
 		follower := w.relays[1]
 		follower.HearFailure("relay0", errors.New("broken"))
 		w.wait(time.Minute)
@@ -208,11 +212,7 @@ func TestB54_NoAnswerChangesNothing(t *testing.T) {
 // TestB55_WhatHasNoRoomEndsNothing: a halt that another relay does not list, while it lists not all, stays.
 func TestB55_WhatHasNoRoomEndsNothing(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
-		w.want("aborted", halted...)
+		halted := w.abort()
 		w.relays[1].Hear("relay0", "process0", Decisions{Incomplete: true})
 		w.wait(time.Minute)
 		w.want("not listed", halted...)
@@ -224,10 +224,7 @@ func TestB55_WhatHasNoRoomEndsNothing(t *testing.T) {
 // TestB54_HaltsOfPeersAreRestored: another process follows the halt that one before has followed.
 func TestB54_HaltsOfPeersAreRestored(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		again := NewController(w.relays[1].cfg, w.relays[1].Withdrawn())
 		if d := again.Status().Halted; d == nil || d.Peer != "relay0" {
 			t.Errorf("restored as %+v, want halted by relay0", d)
@@ -303,11 +300,7 @@ func TestB54_AnUndoOverrulesPromotions(t *testing.T) {
 // again with the peer, and ends with the halt there.
 func TestB54_ARepeatedHaltRemainsThatOfThePeer(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
-		w.want("aborted", halted...)
+		halted := w.abort()
 		w.relays[1].change("a", "1")
 		w.want("reverted", halted[0], "current 0")
 		w.relays[1].change("a", "2")
@@ -326,10 +319,7 @@ func TestB54_ARepeatedHaltRemainsThatOfThePeer(t *testing.T) {
 // also if the origin had reverted it then.
 func TestB54_ARevokedHaltIsNotRepeated(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		w.relays[1].change("a", "1")
 		w.want("reverted", `halted by "": abort by test`, "current 0")
 		w.must(w.relays[0].Resume(t.Context(), "", "test"))
@@ -344,10 +334,7 @@ func TestB54_ARevokedHaltIsNotRepeated(t *testing.T) {
 // peer is heard.
 func TestB54_AResumedHaltStaysResumedAfterARestart(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		again := newTestRelayAfter(t, "id=canary* 10m", w.relays[1].Withdrawn())
 		again.addGroup("group", "a@1")
 		go again.Run(t.Context(), false)

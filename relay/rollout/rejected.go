@@ -124,7 +124,7 @@ func (r *rejections) addWithdrawn(added *Withdrawn) {
 
 // rejectRepeated rejects the edition of a part that was just cut if an edition with the same changes was rejected within the last
 // hour. It does not if an operator has allowed that edition since. Otherwise an origin that alternates between two
-// states would distribute the bad state each time. What was rejected with a peer is again, unless the peer has revoked it.
+// states would distribute the bad state each time. What was rejected with a peer is again, unless the peer has ended it.
 func (c *Controller) rejectRepeated(p *part, now time.Time) {
 	i := c.rejections.findRejected(p.edition)
 	if i < 0 {
@@ -137,8 +137,8 @@ func (c *Controller) rejectRepeated(p *part, now time.Time) {
 		return
 	}
 	known, _ := c.peers.all()
-	if again := (following{halt: e.Peer}); !again.isRevoked(known) {
-		p.haltWith(now, *again.halt, e.Reason)
+	if is, ended := e.Peer.asTold(known); !ended {
+		p.haltWith(now, is, e.Reason)
 	}
 }
 
