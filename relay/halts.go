@@ -35,9 +35,9 @@ type tierHalts struct {
 
 // A listedHalt is a halt that a target tells on the streams of some number of views. It is logged once.
 type listedHalt struct {
-	origin       int
-	target, part string
-	at           int64 // Unix time in ns
+	origin int
+	target string
+	at     int64 // Unix time in ns
 }
 
 // A heardKey identifies a view: that of a node group, or the shared one for client features.
@@ -159,7 +159,7 @@ func logRefused(log *slog.Logger, key heardKey, was bool, err error) {
 func (h *tierHalts) list(origin int, target string, was, is *heardHalts) (begun, ended []rollout.Decision) {
 	count := func(all []rollout.Decision, by int) (turned []rollout.Decision) {
 		for _, d := range all {
-			of := listedHalt{origin, target, d.Part, d.At.UnixNano()}
+			of := listedHalt{origin, target, d.At.UnixNano()}
 			before := h.listed[of]
 			if h.listed[of] += by; h.listed[of] == 0 {
 				delete(h.listed, of)
@@ -198,8 +198,9 @@ func (h *heardHalts) without(other *heardHalts) (only []rollout.Decision) {
 	return only
 }
 
-// isSameHalt reports whether two decisions are one, of which a relay may tell different resources in different node groups.
-func isSameHalt(a, b rollout.Decision) bool { return a.Part == b.Part && a.At.Equal(b.At) }
+// isSameHalt reports whether two decisions are one, of which a relay may tell different resources in different node groups, and,
+// with other rules, another name.
+func isSameHalt(a, b rollout.Decision) bool { return a.At.Equal(b.At) }
 
 // follows reports whether the relay follows halts of relays above.
 func (h *tierHalts) follows() bool { return h.follow && h.rollouts != nil }
@@ -313,9 +314,7 @@ func (h *tierHalts) shown(origin int) (all []admin.HaltAbove) {
 					Relay: target, Part: d.Part, Stage: d.Stage, Reason: d.Reason, At: d.At, Resources: resources,
 					Followed: slices.ContainsFunc(followed, func(o rollout.Decision) bool { return isSameHalt(o, d) }),
 				}
-				i := slices.IndexFunc(all, func(o admin.HaltAbove) bool {
-					return o.Relay == target && o.Part == d.Part && o.At.Equal(d.At)
-				})
+				i := slices.IndexFunc(all, func(o admin.HaltAbove) bool { return o.Relay == target && o.At.Equal(d.At) })
 				if i < 0 {
 					all = append(all, is)
 				} else if all[i].Resources < resources {

@@ -279,7 +279,7 @@ func TestB55_ALongNameHidesNoHalt(t *testing.T) {
 	h := toldBelow(nil)
 	halts := haltsOf(0, 3)
 	for i := range 2 {
-		halts[i].Part, halts[i].At = "cds/"+strings.Repeat("x", maxHaltPart-1)+fmt.Sprint(i), halts[2].At
+		halts[i].Part = "cds/" + strings.Repeat("x", maxHaltPart-1) + fmt.Sprint(i)
 	}
 	h.views[heardKey{name: "group"}].byTarget["above"] = &heardHalts{instance: "1", halted: halts}
 	heard := decodeTold(t, h.told("group", nil))
@@ -327,6 +327,13 @@ func TestB55_AHaltIsLoggedOnce(t *testing.T) {
 	tell("a relay above has halted changes", haltsOf(0, 1))
 	tell("a relay above has ended a halt", nil)
 	tell("a relay above has halted changes", haltsOf(0, 1))
+	renamed := haltsOf(0, 1) // after other rules (B.57)
+	renamed[0].Part = "cds/other"
+	log.Reset()
+	for _, v := range views {
+		h.hear(v, "above", encodeHalts(admin.PeerRollouts{Instance: "one", Halted: encodeDecisions("default", renamed)}))
+	}
+	check.Equal(t, "log after another name", log.String(), "")
 	for _, v := range views {
 		h.leave(v)
 	}

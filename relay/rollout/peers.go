@@ -16,9 +16,9 @@ import (
 const promotedFor = 10 * time.Minute
 
 // A Decision is what a relay has decided about changes that belong together: their rollout is halted, or an operator has
-// promoted them. It is immutable.
+// promoted them. It is immutable. Others know it by its time, which no other decision of the relay has (B.57).
 type Decision struct {
-	Part    string    // the resource after which they are named
+	Part    string    // the resource after which they are named, which may be another one for some relays
 	At      time.Time // on the clock of the relay
 	Reason  string    // of a halt
 	By      string    // the operator of a promotion
@@ -47,7 +47,7 @@ type Peer struct {
 	Address  string
 	Instance string    // of the process
 	Part     string    // the resource after which the peer has named the changes
-	At       time.Time // of the decision; several decisions may be of one time
+	At       time.Time // of the decision
 }
 
 // A PeerFailure is a peer that does not answer. What it has decided is as unknown as what it will.
@@ -74,27 +74,25 @@ type peers struct {
 // follows returns what a part follows if it follows a decision of the peer.
 func (p *peer) follows(d Decision) Peer { return Peer{p.address, p.instance, d.Part, d.At} }
 
-// tells reports whether the peer tells a decision.
-func (p *peer) tells(of Peer) bool {
-	is := func(d Decision) bool { return of.isOf(d.Part, d.At) }
+// tells reports whether the peer tells the decision of some time.
+func (p *peer) tells(at time.Time) bool {
+	is := func(d Decision) bool { return d.At.Equal(at) }
 	return slices.ContainsFunc(p.Halted, is) || slices.ContainsFunc(p.Promoted, is)
 }
 
-// is reports whether both are the same decision. Another process of the peer may tell of it.
-func (p *Peer) is(o *Peer) bool { return p.Address == o.Address && p.isOf(o.Part, o.At) }
-
-// isOf reports whether the decision is that of some time about a part.
-func (p *Peer) isOf(part string, at time.Time) bool { return p.Part == part && p.At.Equal(at) }
-
-// asTold returns the decision as the process that tells it now. It reports whether it has ended: the process that told it last
-// does not any longer. Another process that does not know of it has not ended it.
+// asTold returns the decision as that of the process that tells it now. It reports whether it has ended: the process that told it
+// last does not any longer. Another process that does not know of it has not ended it. If the address is that of no peer any
+// longer, the process may have moved to another one.
 func (p Peer) asTold(known []*peer) (is Peer, ended bool) {
 	i := slices.IndexFunc(known, func(of *peer) bool { return of.address == p.Address })
+	if i < 0 {
+		i = slices.IndexFunc(known, func(of *peer) bool { return of.instance == p.Instance || of.tells(p.At) })
+	}
 	switch {
 	case i < 0:
 		return p, false
-	case known[i].tells(p):
-		p.Instance = known[i].instance
+	case known[i].tells(p.At):
+		p.Address, p.Instance = known[i].address, known[i].instance
 		return p, false
 	default:
 		return p, known[i].instance == p.Instance && !known[i].Incomplete
@@ -217,7 +215,7 @@ func (f *following) answer(of Peer) (first bool) {
 
 // hasAnswered reports whether the part need not follow a decision any longer.
 func (f *following) hasAnswered(of Peer) bool {
-	return slices.ContainsFunc(f.answered, func(other Peer) bool { return other.is(&of) })
+	return slices.ContainsFunc(f.answered, func(other Peer) bool { return other.At.Equal(of.At) })
 }
 
 // followPeers halts, promotes and resumes parts as peers have decided (B.54).
@@ -228,7 +226,7 @@ func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 			p.follows.halt = nil
 		} else if of := p.follows.halt; of != nil {
 			is, ended := of.asTold(known)
-			if p.follows.halt = &is; ended {
+			if p.follows.halt, p.machine.halt.Peer = &is, is.Address; ended {
 				c.resumeWithPeer(ctx, now, p)
 			}
 		}
@@ -338,8 +336,7 @@ func (c *Controller) promoteWithPeer(ctx context.Context, now time.Time, p *part
 	case all && (p.machine.phase != Halted || c.hasContent(p)):
 		p.machine.finishPromotion(now, p.facts.Behind)
 	case all: // what is pinned next is promoted, since this edition cannot be served
-		from := of.follows(d)
-		p.follows.answered = slices.DeleteFunc(p.follows.answered, func(other Peer) bool { return other.is(&from) })
+		p.follows.answered = slices.DeleteFunc(p.follows.answered, func(other Peer) bool { return other.At.Equal(d.At) })
 		if p.machine.Resume(now) == nil {
 			c.allowRejected(ctx, p)
 		}
@@ -392,8 +389,17 @@ func (c *Controller) recordPromotion(p *part, now time.Time, by string) {
 		stage = len(c.cfg.Stages) + 1
 	}
 	c.promotedHere = append(c.promotedHere, Decision{
-		Part: p.edition.name, At: now, By: by, Stage: stage, Changes: c.changesOf(p, p.machine.edition),
+		Part: p.edition.name, At: c.distinct(now), By: by, Stage: stage, Changes: c.changesOf(p, p.machine.edition),
 	})
+}
+
+// distinct returns a time, or the first one after it that is of no decision.
+func (c *Controller) distinct(at time.Time) time.Time {
+	for slices.ContainsFunc(c.rejections.withdrawn, func(e *Withdrawn) bool { return e.At.Equal(at) }) ||
+		slices.ContainsFunc(c.promotedHere, func(d Decision) bool { return d.At.Equal(at) }) {
+		at = at.Add(1)
+	}
+	return at
 }
 
 // Decisions returns what the relay has decided itself. Any goroutine may call it.

@@ -464,3 +464,89 @@ func TestB55_ReasonsNameTheRelaysBetween(t *testing.T) {
 		}
 	}
 }
+
+// TestB57_AHaltMovesWithItsRelay: a relay with another address may end the halt that it has told at the one before, which is that
+// of no peer any longer: if it is the same process, or if it still tells the halt.
+func TestB57_AHaltMovesWithItsRelay(t *testing.T) {
+	for _, tt := range []struct {
+		name, process string
+		tells         bool   // of the halt, at first
+		then          string // when it does not
+	}{
+		{"the same process", "process0", true, "rolling 1"},
+		{"the same process, after the end", "process0", false, "rolling 1"},
+		{"another process that knows of it", "another", true, "rolling 1"},
+		{"another process", "another", false, `halted by "relay0": halted at relay0: abort by test`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+				halted := w.abort()
+				w.relays[1].Forget("relay0")
+				w.want("forgotten", halted...)
+				if tt.tells {
+					w.relays[1].Hear("moved", tt.process, w.relays[0].Decisions())
+					w.want("moved", halted[0], strings.Replace(halted[1], "relay0", "moved", 1))
+				}
+				w.relays[1].Hear("moved", tt.process, Decisions{})
+				w.wait(quietTime + time.Second)
+				w.want("ended", halted[0], tt.then)
+			})
+		})
+	}
+}
+
+// TestB57_WhatIsOverruledStaysOverruled: an operator has resumed what a relay above has halted, which then tells it at another
+// address and with another name.
+func TestB57_WhatIsOverruledStaysOverruled(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		w.must(w.relays[1].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.relays[1].Forget("relay0")
+		w.wait(time.Second)
+		renamed := w.relays[0].Decisions()
+		renamed.Halted = slices.Clone(renamed.Halted)
+		renamed.Halted[0].Part = "lds/other"
+		w.relays[1].Hear("moved", "another", renamed)
+		w.want("told again", halted[0], "rolling 1")
+	})
+}
+
+// TestB57_AnotherNameIsTheSameHalt: a relay above whose rules change may tell a halt with another name, and without its reason. It
+// remains in force, and its end is heard.
+func TestB57_AnotherNameIsTheSameHalt(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		renamed := w.relays[0].Decisions()
+		renamed.Halted = slices.Clone(renamed.Halted)
+		renamed.Halted[0].Part, renamed.Halted[0].Reason = "lds/other", ""
+		w.relays[1].Hear("relay0", "process0", renamed)
+		w.want("renamed", halted...)
+		if strings.Contains(w.log.String(), "rollout resumed with a peer") {
+			t.Errorf("log %s, want that nothing is resumed", w.log.String())
+		}
+		w.relays[1].Hear("relay0", "process0", Decisions{})
+		w.wait(quietTime + time.Second)
+		w.want("ended", halted[0], "rolling 1")
+	})
+}
+
+// TestB57_DecisionsHaveTimesOfTheirOwn: what one command halts has different times, by which others know it.
+func TestB57_DecisionsHaveTimesOfTheirOwn(t *testing.T) {
+	inTier(t, "id=canary* approve, id=early* approve", func(t *testing.T, w *tier) {
+		for _, name := range []string{"a", "b", "c"} {
+			w.change(name, "2")
+		}
+		w.wait(quietTime + time.Second)
+		r, times := w.relays[0], make(map[time.Time]bool)
+		w.must(r.Promote(t.Context(), "", "test"))
+		w.must(r.Abort(t.Context(), "", "", "test"))
+		d := r.Decisions()
+		for _, d := range slices.Concat(d.Promoted, d.Halted) {
+			times[d.At] = true
+		}
+		if len(d.Halted) != 3 || len(times) != len(d.Promoted)+3 {
+			t.Errorf("%d halts, %d promotions at %v, want 3 halts, and all times different", len(d.Halted), len(d.Promoted), times)
+		}
+	})
+}

@@ -81,6 +81,8 @@ func (c *Controller) recordWithdrawn(now time.Time, p *part, cohortsOf map[Editi
 		}
 	}
 	if halted && !stillActive {
+		halt.At = c.distinct(halt.At)
+		p.machine.halt.At = halt.At
 		c.rejections.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
 			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, Peer: p.follows.halt, Signaled: halt.Signaled,
