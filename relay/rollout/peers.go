@@ -81,22 +81,27 @@ func (p *peer) tells(at time.Time) bool {
 }
 
 // asTold returns the decision as that of the process that tells it now. It reports whether it has ended: the process that told it
-// last does not any longer. Another process that does not know of it has not ended it. If the address is that of no peer any
-// longer, the process may have moved to another one.
+// last does not any longer, and no other one. Another process that does not know of it has not ended it. The process may have
+// moved to another address, if that one is of no peer any longer.
 func (p Peer) asTold(known []*peer) (is Peer, ended bool) {
-	i := slices.IndexFunc(known, func(of *peer) bool { return of.address == p.Address })
-	if i < 0 {
-		i = slices.IndexFunc(known, func(of *peer) bool { return of.instance == p.Instance || of.tells(p.At) })
+	var at, teller, moved *peer
+	for _, of := range known {
+		if of.address == p.Address {
+			at = of
+		}
+		if of.tells(p.At) && (teller == nil || of == at) {
+			teller = of
+		}
+		if of.instance == p.Instance {
+			moved = of
+		}
 	}
-	switch {
-	case i < 0:
+	if teller != nil {
+		p.Address, p.Instance = teller.address, teller.instance
 		return p, false
-	case known[i].tells(p.At):
-		p.Address, p.Instance = known[i].address, known[i].instance
-		return p, false
-	default:
-		return p, known[i].instance == p.Instance && !known[i].Incomplete
 	}
+	of := cmp.Or(at, moved)
+	return p, of != nil && of.instance == p.Instance && !of.Incomplete
 }
 
 // edit replaces what is known of a peer; nil forgets it. It reports whether the peer did not answer.
@@ -221,6 +226,10 @@ func (f *following) hasAnswered(of Peer) bool {
 // followPeers halts, promotes and resumes parts as peers have decided (B.54).
 func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 	known, changes := c.peers.all()
+	if c.rejections.heard != changes {
+		c.rejections.heard = changes
+		c.rejections.hear(known)
+	}
 	for _, p := range c.parts {
 		if p.machine.phase != Halted {
 			p.follows.halt = nil

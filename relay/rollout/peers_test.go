@@ -550,3 +550,33 @@ func TestB57_DecisionsHaveTimesOfTheirOwn(t *testing.T) {
 		}
 	})
 }
+
+// TestB54_AnotherProcessMayEndAHaltMeanwhile: an edition that was halted with a peer is not halted again once another process of the
+// peer, which knows of the halt, has ended it, also if the origin had reverted the edition then.
+func TestB54_AnotherProcessMayEndAHaltMeanwhile(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		w.relays[1].change("a", "1")
+		w.want("reverted", halted[0], "current 0")
+		w.relays[1].Hear("relay0", "another process", w.relays[0].Decisions())
+		w.want("a process that knows of it", halted[0], "current 0")
+		w.relays[1].Hear("relay0", "another process", Decisions{})
+		w.relays[1].change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("stated again", halted[0], "rolling 1")
+	})
+}
+
+// TestB57_AHaltEndsWithTheLastThatTellsIt: a halt that two relays above tell, because it is that of one above both, remains in force
+// after one of them has ended it.
+func TestB57_AHaltEndsWithTheLastThatTellsIt(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		w.relays[1].Hear("beside", "another process", w.relays[0].Decisions())
+		w.relays[1].Hear("relay0", "process0", Decisions{})
+		w.want("ended by one", halted[0], strings.Replace(halted[1], "relay0", "beside", 1))
+		w.relays[1].Hear("beside", "another process", Decisions{})
+		w.wait(quietTime + time.Second)
+		w.want("ended by both", halted[0], "rolling 1")
+	})
+}

@@ -43,6 +43,7 @@ type Withdrawn struct {
 // rejections is the record of withdrawn editions. The goroutine of Run owns it, except published.
 type rejections struct {
 	withdrawn []*Withdrawn // the oldest first
+	heard     uint64       // number of changes of what peers tell
 	published atomic.Pointer[[]*Withdrawn]
 }
 
@@ -133,14 +134,30 @@ func (c *Controller) rejectRepeated(p *part, now time.Time) {
 		return
 	}
 	e := c.rejections.withdrawn[i]
-	if e.Peer == nil {
-		p.machine.reject(now, e.Reason)
-		p.machine.halt.Signaled = e.Signaled
+	if e.Peer != nil {
+		p.haltWith(now, *e.Peer, e.Reason)
 		return
 	}
-	known, _ := c.peers.all()
-	if is, ended := e.Peer.asTold(known); !ended {
-		p.haltWith(now, is, e.Reason)
+	p.machine.reject(now, e.Reason)
+	p.machine.halt.Signaled = e.Signaled
+}
+
+// hear records which processes tell the halts of peers now. An edition is not rejected again once its halt has ended.
+func (r *rejections) hear(known []*peer) {
+	for i, e := range r.withdrawn {
+		if e.Peer == nil {
+			continue
+		}
+		is, ended := e.Peer.asTold(known)
+		if is == *e.Peer && !ended {
+			continue
+		}
+		heard := *e
+		if heard.Peer = &is; ended && !e.Ended.IsZero() {
+			heard.Sum = wire.Digest{}
+		}
+		r.withdrawn = slices.Clone(r.withdrawn)
+		r.withdrawn[i] = &heard
 	}
 }
 
