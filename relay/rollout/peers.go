@@ -204,9 +204,10 @@ func (c Changes) Empty() bool {
 
 // A following is what a part has of the decisions of peers.
 type following struct {
-	halt     *Peer     // the halt that the part follows; nil if it does not
-	answered []Peer    // those that the part has followed, or that an operator of this relay has overruled
-	compared [2]uint64 // with which decisions, and which of its editions
+	halt     *Peer       // the halt that the part follows; nil if it does not
+	answered []Peer      // those that the part has followed, or that an operator of this relay has overruled
+	had      []time.Time // of the halts of its edition that came after all clients had it
+	compared [2]uint64   // with which decisions, and which of its editions
 }
 
 // answer records that the part need not follow a decision any longer. It reports whether it still had to.
@@ -242,6 +243,9 @@ func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 		at := [2]uint64{changes, uint64(p.machine.edition)}
 		if p.follows.compared == at {
 			continue
+		}
+		if p.follows.compared[1] != at[1] {
+			p.follows.had = nil
 		}
 		if p.follows.compared = at; p.machine.phase == Gathering {
 			c.withdrawWithPeer(p, known)
@@ -307,22 +311,22 @@ func (f *following) forget(known []*peer) {
 		}
 	}
 	f.answered = told
+	f.had = slices.DeleteFunc(f.had, func(at time.Time) bool {
+		return !slices.ContainsFunc(known, func(of *peer) bool { return of.tells(at) })
+	})
 }
 
 // haltWithPeer halts a part that a peer has halted, unless all clients have its changes.
 func (c *Controller) haltWithPeer(now time.Time, p *part, of *peer, d Decision) {
-	inProgress := p.machine.phase.inProgress()
-	hasAll := p.machine.phase == Current && p.machine.previous != nil
-	from := of.follows(d)
-	if !inProgress && !hasAll || !p.follows.answer(from) {
-		return
-	}
-	if hasAll {
+	m := p.machine
+	switch from := of.follows(d); {
+	case m.phase.inProgress() && p.follows.answer(from):
+		p.haltWith(now, from, HaltedAt(of.address, d.Reason))
+	case m.phase == Current && m.previous != nil && m.lastGood == m.edition && !slices.ContainsFunc(p.follows.had, d.At.Equal):
+		p.follows.had = append(p.follows.had, d.At) // which halts the changes if they come again
 		c.cfg.Logger.Warn("a peer has halted changes that all clients of this relay have: consider tender rollout undo",
 			slog.String("part", p.edition.name), slog.String("peer", of.address), slog.String("reason", d.Reason))
-		return
 	}
-	p.haltWith(now, from, HaltedAt(of.address, d.Reason))
 }
 
 // HaltedAt returns the reason of a halt that another relay has told. Its own reason is empty if not all of it may be known here.

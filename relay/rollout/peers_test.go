@@ -445,7 +445,7 @@ func TestB54_DecisionsAreForgotten(t *testing.T) {
 		}
 		w.must(w.relays[1].execute(t.Context(), func(context.Context) error {
 			for _, p := range w.relays[1].parts {
-				if n := len(p.follows.answered); n == 0 || n > 2 {
+				if n := len(p.follows.answered) + len(p.follows.had); n == 0 || n > 2 {
 					t.Errorf("part %s has %d decisions, want the last ones", p.edition.name, n)
 				}
 			}
@@ -578,5 +578,28 @@ func TestB57_AHaltEndsWithTheLastThatTellsIt(t *testing.T) {
 		w.relays[1].Hear("beside", "another process", Decisions{})
 		w.wait(quietTime + time.Second)
 		w.want("ended by both", halted[0], "rolling 1")
+	})
+}
+
+// TestB54_WhatAllClientsHadIsHaltedNextTime: changes that a peer has halted when all clients of a relay had them are halted if the
+// origin states them again.
+func TestB54_WhatAllClientsHadIsHaltedNextTime(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.told[1] = func() {}
+		follower := w.relays[1]
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(follower.Promote(t.Context(), "", "test"))
+		w.must(w.relays[0].Abort(t.Context(), "", "bad", "test"))
+		w.want("halted at one", `halted by "": abort by test: bad`, "current 0")
+		follower.change("a", "3")
+		w.wait(quietTime + time.Second)
+		w.must(follower.Promote(t.Context(), "", "test"))
+		follower.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("stated again", `halted by "": abort by test: bad`, `halted by "relay0": halted at relay0: abort by test: bad`)
+		if n := strings.Count(w.log.String(), "a peer has halted changes that all clients"); n != 1 {
+			t.Errorf("%d warnings that all clients have the changes, want one", n)
+		}
 	})
 }
