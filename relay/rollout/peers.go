@@ -205,7 +205,7 @@ func (c Changes) Empty() bool {
 // A following is what a part has of the decisions of peers.
 type following struct {
 	halt     *Peer       // the halt that the part follows; nil if it does not
-	answered []Peer      // those that the part has followed, or that an operator of this relay has overruled
+	answered []Peer      // promotions that it has followed, and what an operator of this relay has overruled
 	had      []time.Time // of the halts of its edition that came after all clients had it
 	compared [2]uint64   // with which decisions, and which of its editions
 }
@@ -320,7 +320,7 @@ func (f *following) forget(known []*peer) {
 func (c *Controller) haltWithPeer(now time.Time, p *part, of *peer, d Decision) {
 	m := p.machine
 	switch from := of.follows(d); {
-	case m.phase.inProgress() && p.follows.answer(from):
+	case m.phase.inProgress() && !p.follows.hasAnswered(from):
 		p.haltWith(now, from, HaltedAt(of.address, d.Reason))
 	case m.phase == Current && m.previous != nil && m.lastGood == m.edition && !slices.ContainsFunc(p.follows.had, d.At.Equal):
 		p.follows.had = append(p.follows.had, d.At) // which halts the changes if they come again
@@ -336,7 +336,6 @@ func HaltedAt(address, reason string) string {
 
 // haltWith halts a part because of the halt of a peer, which it follows.
 func (p *part) haltWith(now time.Time, of Peer, reason string) {
-	p.follows.answer(of)
 	p.follows.halt = &of
 	p.machine.reject(now, reason)
 	p.machine.halt.Peer = of.Address

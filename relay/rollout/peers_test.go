@@ -603,3 +603,28 @@ func TestB54_WhatAllClientsHadIsHaltedNextTime(t *testing.T) {
 		}
 	})
 }
+
+// TestB54_AHaltAppliesEachTime: changes that a peer has halted are halted again if the origin states them again after others, beside
+// further ones.
+func TestB54_AHaltAppliesEachTime(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		for _, r := range w.relays {
+			r.changeCluster("cluster-x", "1")
+			r.change("a", "cluster-x")
+		}
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+		w.want("aborted", halted...)
+		w.relays[1].change("a", "3")
+		w.wait(maxGathering)
+		w.relays[1].changeCluster("cluster-x", "2")
+		w.relays[1].change("a", "cluster-x")
+		w.wait(maxGathering)
+		w.want("other content of one", halted[0], "rolling 1")
+		w.relays[1].changeCluster("cluster-x", "1")
+		w.relays[1].change("b", "cluster-x")
+		w.wait(maxGathering)
+		w.want("the same content beside another", halted...)
+	})
+}
