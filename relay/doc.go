@@ -51,7 +51,7 @@
 //	auditor                 checks views for inconsistent state (audit.go)
 //	rejects                 tell origins which resources clients reject (rejects.go)
 //	tierReports             tell relays above what clients have (tiers.go)
-//	tierHalts               tell relays below what is halted, and hear it of those above (halts.go)
+//	tierHalts               tell relays below what is halted, and hear it of those above (halts.go, halts_told.go)
 //	peerRollouts            tell peers what rollouts have decided, and the reverse (peerrollouts.go)
 //	chain                   refuses streams that would close a cycle of relays (chain.go)
 //	exporters               export metrics, spans and events (telemetry.go)
@@ -105,10 +105,9 @@
 //
 //   - relay.decisions has a mutex, writing, that is held while decisions are collected and written, which blocks.
 //     Commands wait for it.
-//   - relay.tierHalts guards what views have heard of halts above, and what relays below are told. It tells it to rollouts while
-//     it is held, which wakes their controllers without blocking, so that the newest comes last.
-//   - relay.peerRollouts guards the number of decisions, and which peers do not answer. rollout.peers guards what peers have
-//     decided.
+//   - relay.tierHalts guards what views have heard of halts above. It tells it to rollouts while it is held, which wakes their
+//     controllers without blocking, so that the newest comes last. relay.haltsBelow, inside it, guards what relays below are told.
+//   - relay.peerRollouts guards the number of decisions. rollout.peers guards what peers have decided, and which do not answer.
 //   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - logqueue.Queue guards the records that wait for the output of the log. All goroutines that log take it.
 //   - judge.output guards the last lines of an Envoy. It is held while its lines are logged.

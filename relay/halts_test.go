@@ -46,7 +46,8 @@ func (g namesGrant) Name(_, name string) error {
 // toldBelow returns a tierHalts with a view of a node group that has heard of one halt.
 func toldBelow(changes rollout.Changes) *tierHalts {
 	h := &tierHalts{
-		origins: []string{"default"}, instance: "own", log: slog.New(slog.DiscardHandler), tell: func() {},
+		origins: []string{"default"}, instance: "own", log: slog.New(slog.DiscardHandler),
+		below: haltsBelow{tell: func() {}, encoded: make(map[string][]byte)},
 		views: make(map[heardKey]*heardView), listed: make(map[listedHalt]int),
 	}
 	v := h.hearOn(upstream.NewControl(false, nil), heardKey{name: "group"}, "")
@@ -105,6 +106,7 @@ func TestB36_OtherNodeGroupsAreNotNamed(t *testing.T) {
 		{rollout.Changes{other: clusters("b")}, namesGrant("b"), ""},
 		{rollout.Changes{mine: clusters("b"), other: secret}, nil, "cds/b 1:  cds=1 lds=0"},
 		{rollout.Changes{mine: clusters("b"), other: secret}, namesGrant("b"), "cds/b 1:  cds=1 lds=0"},
+		{rollout.Changes{mine: {wire.SecretType: secret[wire.SecretType], wire.ClusterType: {"z": {1}}}}, nil, "cds/z 1:  cds=1 lds=0"},
 		{rollout.Changes{mine: secret}, nil, ""},
 	} {
 		check.Equal(t, fmt.Sprint(tt.grant, tt.changes), describeTold(t, haltedHere(t, tt.changes).told("group", tt.grant)), tt.want)
@@ -118,9 +120,6 @@ func TestB36_OtherNodeGroupsAreNotNamed(t *testing.T) {
 	told := h.told("group", nil)
 	check.Equal(t, "partial, without rules", describeTold(t, told), "cds/a 1: halted at above: hunter2 cds=1 lds=0")
 	check.Equal(t, "further below", decodeTold(t, told).halted[0].Partial, true)
-	d.Part = "sds/key"
-	h.changed()
-	check.Equal(t, "named after a Secret", describeTold(t, h.told("group", nil)), "cds/b 1:  cds=1 lds=0")
 
 	large := clusters()
 	for i := range maxHaltNames + 1 {
@@ -280,7 +279,7 @@ func TestB55_ALongNameHidesNoHalt(t *testing.T) {
 	h := toldBelow(nil)
 	halts := haltsOf(0, 3)
 	for i := range 2 {
-		halts[i].Part, halts[i].At = "cds/"+strings.Repeat("x", maxHaltPart-1)+fmt.Sprint(i), halts[2].At
+		halts[i].Part = "cds/" + strings.Repeat("x", maxHaltPart-1) + fmt.Sprint(i)
 	}
 	h.views[heardKey{name: "group"}].byTarget["above"] = &heardHalts{instance: "1", halted: halts}
 	heard := decodeTold(t, h.told("group", nil))
@@ -296,10 +295,10 @@ func TestB55_ARemovedNodeGroupIsForgotten(t *testing.T) {
 	v := h.views[heardKey{name: "group"}]
 	clear(v.byTarget)
 	first := h.told("group", nil)
-	check.Equal(t, "kept", len(h.encoded), 1)
+	check.Equal(t, "kept", len(h.below.encoded), 1)
 	h.leave(v)
 	h.told("group", nil) // to a stream that ends with the group
-	check.Equal(t, "kept of a removed group", len(h.encoded), 0)
+	check.Equal(t, "kept of a removed group", len(h.below.encoded), 0)
 	h.hearOn(upstream.NewControl(false, nil), heardKey{name: "group"}, "")
 	if again := h.told("group", nil); bytes.Equal(first, again) {
 		t.Errorf("a group made again is told %s, as the one before", again)
@@ -328,6 +327,13 @@ func TestB55_AHaltIsLoggedOnce(t *testing.T) {
 	tell("a relay above has halted changes", haltsOf(0, 1))
 	tell("a relay above has ended a halt", nil)
 	tell("a relay above has halted changes", haltsOf(0, 1))
+	renamed := haltsOf(0, 1) // after other rules (B.57)
+	renamed[0].Part = "cds/other"
+	log.Reset()
+	for _, v := range views {
+		h.hear(v, "above", encodeHalts(admin.PeerRollouts{Instance: "one", Halted: encodeDecisions("default", renamed)}))
+	}
+	check.Equal(t, "log after another name", log.String(), "")
 	for _, v := range views {
 		h.leave(v)
 	}

@@ -28,11 +28,10 @@ type peerRollouts struct {
 	instance string
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	mark    uint64
-	answer  *admin.PeerRollouts // with the mark; nil until a peer asks
-	next    chan struct{}       // closed with the next decision
-	failing map[string]bool     // peers that do not answer, by address
+	mu     sync.Mutex
+	mark   uint64
+	answer *admin.PeerRollouts // with the mark; nil until a peer asks
+	next   chan struct{}       // closed with the next decision
 }
 
 // newPeerRollouts returns the peerRollouts of a relay, or nil without rollouts or peers.
@@ -40,9 +39,7 @@ func newPeerRollouts(r *rollouts, tier *peers.Tier, instance string, log *slog.L
 	if r == nil || tier == nil {
 		return nil
 	}
-	p := &peerRollouts{
-		rollouts: r, tier: tier, instance: instance, log: log, mark: 1, next: make(chan struct{}), failing: make(map[string]bool),
-	}
+	p := &peerRollouts{rollouts: r, tier: tier, instance: instance, log: log, mark: 1, next: make(chan struct{})}
 	r.told = p.told
 	return p
 }
@@ -136,35 +133,25 @@ func (p *peerRollouts) run(ctx context.Context) {
 
 // heard handles the answer of a peer, or its error; neither means that the address is that of no peer any longer.
 func (p *peerRollouts) heard(address string, answer *admin.PeerRollouts, err error) {
-	p.logFailure(address, err)
+	failed, again := false, false // which each origin knows
 	for _, c := range p.rollouts.controllers {
 		switch {
 		case err != nil:
-			c.HearFailure(address, err)
+			failed = c.HearFailure(address, err)
 		case answer == nil:
 			c.Forget(address)
 		default:
 			origin := c.Origin()
-			c.Hear(address, answer.Instance, rollout.Decisions{
+			again = c.Hear(address, answer.Instance, rollout.Decisions{
 				Halted: decodeDecisions(origin, answer.Halted), Promoted: decodeDecisions(origin, answer.Promoted),
 				Incomplete: answer.Incomplete,
 			})
 		}
 	}
-}
-
-// logFailure logs that a peer does not answer, or answers again.
-func (p *peerRollouts) logFailure(address string, err error) {
-	p.mu.Lock()
-	was := p.failing[address]
-	if p.failing[address] = err != nil; err == nil {
-		delete(p.failing, address)
-	}
-	p.mu.Unlock()
-	switch {
-	case err != nil && !was:
+	if failed {
 		p.log.Warn("peer does not answer: what its rollouts halt is unknown", slog.String("peer", address), slog.Any("err", err))
-	case err == nil && was:
+	}
+	if again {
 		p.log.Info("peer answers again", slog.String("peer", address))
 	}
 }

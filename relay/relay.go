@@ -191,7 +191,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
-	r.groups.observed, r.groups.halts.tell = r.server.Observed, r.server.TellHalts
+	r.groups.observed, r.groups.halts.below.tell = r.server.Observed, r.server.TellHalts
 	if r.groups.envoy, err = openLocalEnvoy(opts.envoy, r.groups, r.settings.downstream, r.log); err != nil {
 		return err
 	}

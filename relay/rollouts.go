@@ -59,7 +59,7 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 				}
 				g.tracer.Origin(name).Changed(part, was, is)
 			},
-			Told:   func() { g.rollouts.told(); g.halts.changed() },
+			Told:   func() { g.rollouts.told(); g.halts.below.changed() },
 			Logger: g.log.With(slog.String("origin_name", name)),
 		}, rejected[i]))
 	}

@@ -191,16 +191,17 @@ func (h *haltsMessage) encode() []byte {
 	return append(body.Materialize(), tail...)
 }
 
-// haltOf returns a message of a halt of clusters, as a relay above encodes it.
+// haltOf returns a message of a halt of each cluster, as a relay above encodes it. The first is of some time, each other one a
+// nanosecond later.
 func haltOf(t testing.TB, instance string, at time.Time, clusters ...proto.Message) []byte {
 	t.Helper()
 	answer := admin.PeerRollouts{Instance: instance}
-	for _, c := range clusters {
+	for i, c := range clusters {
 		packed := relaytest.Pack(c)
 		digest := sha256.Sum256(append([]byte(packed.TypeUrl+"\x00"), packed.Value...))
 		name := c.(interface{ GetName() string }).GetName()
 		answer.Halted = append(answer.Halted, admin.DecidedChanges{
-			Origin: "other", Part: "cds/" + name, At: at, Reason: "a canary above", Stage: 2,
+			Origin: "other", Part: "cds/" + name, At: at.Add(time.Duration(i)), Reason: "a canary above", Stage: 2,
 			Sections: []snapshot.RejectedSection{{
 				Resources: map[string]map[string]string{typeCDS: {name: hex.EncodeToString(digest[:])}},
 			}},

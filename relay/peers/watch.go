@@ -21,20 +21,20 @@ const (
 )
 
 // Watch asks all peers what their rollouts have decided, and again whenever they decide, until ctx ends. own identifies
-// this relay, which is no peer of itself. Watch calls heard for each answer, with an error for each peer that does not
-// answer, and with neither if TENDER_PEERS does not name a peer any longer. Calls may be concurrent, but those about one
-// address are not.
+// this relay, which is no peer of itself. Watch calls heard for each new answer and the first after an error, with an error
+// once a peer does not answer and when its error changes, and with neither if TENDER_PEERS does not name a peer any longer.
+// Calls may be concurrent, but those about one address are not.
 func (t *Tier) Watch(ctx context.Context, own string, heard func(address string, answer *admin.PeerRollouts, err error)) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	watched := make(map[string]context.CancelFunc)
-	unresolved := make(map[string]bool)
+	unresolved := make(failures)
 	for {
 		found, complete := t.peers(ctx), true
 		for _, p := range found {
 			if p.err != nil {
-				complete, unresolved[p.address] = false, true
-				heard(p.address, nil, p.err)
+				complete = false
+				unresolved.report(p.address, p.err, heard)
 				continue
 			}
 			if watched[p.address] == nil {
@@ -66,9 +66,20 @@ func (t *Tier) Watch(ctx context.Context, own string, heard func(address string,
 	}
 }
 
+// failures are the errors of peers that do not answer, by address.
+type failures map[string]string
+
+// report calls heard with an error, unless it is the same as before.
+func (f failures) report(address string, err error, heard func(string, *admin.PeerRollouts, error)) {
+	if f[address] != err.Error() {
+		f[address] = err.Error()
+		heard(address, nil, err)
+	}
+}
+
 // watch is Watch for one peer.
 func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string, *admin.PeerRollouts, error)) {
-	after := ""
+	after, failed := "", make(failures)
 	for {
 		answer, pause := new(admin.PeerRollouts), time.After(askEvery)
 		err := t.ask(ctx, p, watchTimeout, http.MethodGet, admin.RolloutsPath+"?after="+url.QueryEscape(after), "", nil, answer)
@@ -78,7 +89,7 @@ func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string,
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			heard(p.address, nil, err)
+			failed.report(p.address, err, heard)
 			after, pause = "", time.After(retryAfter) // what it answers next is the end of the error
 		case answer.Instance == own: // an address of this relay
 			heard(p.address, nil, nil)
@@ -86,6 +97,7 @@ func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string,
 		case answer.Mark != after:
 			heard(p.address, answer, nil)
 			after = answer.Mark
+			clear(failed)
 		}
 		select {
 		case <-pause:

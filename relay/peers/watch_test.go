@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,6 +130,45 @@ func TestB54_PeersAreWatched(t *testing.T) {
 		if e.address == self.address() && e.heard != "nothing" {
 			t.Errorf("heard %q of this relay", e.heard)
 		}
+	}
+}
+
+// TestB54_AnErrorIsReportedOnce: a peer that does not answer is asked again, and reported again only with another error.
+func TestB54_AnErrorIsReportedOnce(t *testing.T) {
+	answers := []string{"broken", "broken", "other", ""}
+	var asked atomic.Int32
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := int(asked.Add(1)) - 1
+		if at >= len(answers) {
+			<-r.Context().Done()
+			return
+		}
+		if failure := answers[at]; failure != "" {
+			http.Error(w, `{"error": "`+failure+`"}`, http.StatusInternalServerError)
+		} else {
+			_ = json.NewEncoder(w).Encode(admin.PeerRollouts{Instance: "peer", Mark: "1"})
+		}
+	}))
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	tier := New(Config{
+		Targets: []string{server.Listener.Addr().String()},
+		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var heard []string
+	tier.Watch(ctx, "self", func(_ string, answer *admin.PeerRollouts, err error) {
+		switch {
+		case err != nil:
+			heard = append(heard, err.Error())
+		case answer != nil:
+			heard = append(heard, answer.Mark)
+			cancel()
+		}
+	})
+	if want := []string{"broken", "other", "1"}; !slices.Equal(heard, want) {
+		t.Errorf("heard %q, want %q", heard, want)
 	}
 }
 

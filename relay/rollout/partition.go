@@ -33,8 +33,15 @@ func (n resourceName) String() string {
 	return n.typeURL[strings.LastIndexAny(n.typeURL, "./")+1:] + "/" + n.name
 }
 
-// compare orders resources by how well they stand for a part: those first that others do not refer to.
+// compare orders resources by how well they stand for a part: those first that others do not refer to. A Secret is the last, whose
+// name others may not know: it stands for a part that has nothing else.
 func (n resourceName) compare(o resourceName) int {
+	if secret := wire.IsSecret(n.typeURL); secret != wire.IsSecret(o.typeURL) {
+		if secret {
+			return 1
+		}
+		return -1
+	}
 	return cmp.Or(len(schema.ReferrersOf(n.typeURL))-len(schema.ReferrersOf(o.typeURL)),
 		wire.CompareTypes(o.typeURL, n.typeURL), cmp.Compare(n.name, o.name))
 }

@@ -66,10 +66,8 @@ func (r *testRelay) expectParts(want ...string) {
 	}
 }
 
-// serves fails the test unless a cohort of the first group is served these listeners; clusters count, too.
-func (r *testRelay) serves(cohort int, want ...string) {
-	r.t.Helper()
-	synctest.Wait()
+// served returns what a cohort of the first group is served: listeners and clusters.
+func (r *testRelay) served(cohort int) []string {
 	got := []string{}
 	for _, typeURL := range []string{listeners, wire.ClusterType} {
 		for e := range r.views["group"].Cohort(r.cfg.ViewOf(cohort)).Generation().Type(typeURL).Wildcard.Since(0) {
@@ -78,7 +76,15 @@ func (r *testRelay) serves(cohort int, want ...string) {
 			}
 		}
 	}
-	if slices.Sort(got); !slices.Equal(got, want) {
+	slices.Sort(got)
+	return got
+}
+
+// serves fails the test unless a cohort of the first group is served these listeners; clusters count, too.
+func (r *testRelay) serves(cohort int, want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	if got := r.served(cohort); !slices.Equal(got, want) {
 		r.t.Errorf("cohort %d is served %q, want %q", cohort, got, want)
 	}
 }

@@ -16,9 +16,9 @@ import (
 const promotedFor = 10 * time.Minute
 
 // A Decision is what a relay has decided about changes that belong together: their rollout is halted, or an operator has
-// promoted them. It is immutable.
+// promoted them. It is immutable. Others know it by its time, which no other decision of the relay has (B.57).
 type Decision struct {
-	Part    string    // the resource after which they are named
+	Part    string    // the resource after which they are named, which may be another one for some relays
 	At      time.Time // on the clock of the relay
 	Reason  string    // of a halt
 	By      string    // the operator of a promotion
@@ -47,7 +47,7 @@ type Peer struct {
 	Address  string
 	Instance string    // of the process
 	Part     string    // the resource after which the peer has named the changes
-	At       time.Time // of the decision; several decisions may be of one time
+	At       time.Time // of the decision
 }
 
 // A PeerFailure is a peer that does not answer. What it has decided is as unknown as what it will.
@@ -74,14 +74,38 @@ type peers struct {
 // follows returns what a part follows if it follows a decision of the peer.
 func (p *peer) follows(d Decision) Peer { return Peer{p.address, p.instance, d.Part, d.At} }
 
-// is reports whether both are the same decision. Another process of the peer may tell of it.
-func (p *Peer) is(o *Peer) bool { return p.Address == o.Address && p.isOf(o.Part, o.At) }
+// tells reports whether the peer tells the decision of some time.
+func (p *peer) tells(at time.Time) bool {
+	is := func(d Decision) bool { return d.At.Equal(at) }
+	return slices.ContainsFunc(p.Halted, is) || slices.ContainsFunc(p.Promoted, is)
+}
 
-// isOf reports whether the decision is that of some time about a part.
-func (p *Peer) isOf(part string, at time.Time) bool { return p.Part == part && p.At.Equal(at) }
+// asTold returns the decision as that of the process that tells it now. It reports whether it has ended: the process that told it
+// last does not any longer, and no other one. Another process that does not know of it has not ended it. The process may have
+// moved to another address, if that one is of no peer any longer.
+func (p Peer) asTold(known []*peer) (is Peer, ended bool) {
+	var at, teller, moved *peer
+	for _, of := range known {
+		if of.address == p.Address {
+			at = of
+		}
+		if of.tells(p.At) && (teller == nil || of == at) {
+			teller = of
+		}
+		if of.instance == p.Instance {
+			moved = of
+		}
+	}
+	if teller != nil {
+		p.Address, p.Instance = teller.address, teller.instance
+		return p, false
+	}
+	of := cmp.Or(at, moved)
+	return p, of != nil && of.instance == p.Instance && !of.Incomplete
+}
 
-// edit replaces what is known of a peer; nil forgets it.
-func (p *peers) edit(address string, change func(old peer) *peer) {
+// edit replaces what is known of a peer; nil forgets it. It reports whether the peer did not answer.
+func (p *peers) edit(address string, change func(old peer) *peer) (failed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byAddress == nil {
@@ -99,6 +123,7 @@ func (p *peers) edit(address string, change func(old peer) *peer) {
 	if is := p.byAddress[address]; is == nil || is.failure == nil { // a failure is no decision
 		p.changes++
 	}
+	return old.failure != nil
 }
 
 // all returns what is known of each peer, ordered by address, and a number that tells whether that has changed.
@@ -119,15 +144,16 @@ func (p *peers) failures() (all []PeerFailure) {
 	return all
 }
 
-// Hear records what a peer has decided.
-func (c *Controller) Hear(address, instance string, decided Decisions) {
-	c.peers.edit(address, func(peer) *peer { return &peer{address: address, instance: instance, Decisions: decided} })
-	c.Poke()
+// Hear records what a peer has decided. It reports whether the peer did not answer before.
+func (c *Controller) Hear(address, instance string, decided Decisions) (again bool) {
+	defer c.Poke()
+	return c.peers.edit(address, func(peer) *peer { return &peer{address: address, instance: instance, Decisions: decided} })
 }
 
-// HearFailure records that a peer does not answer. What it has decided before remains in force.
-func (c *Controller) HearFailure(address string, err error) {
-	c.peers.edit(address, func(old peer) *peer {
+// HearFailure records that a peer does not answer, and reports whether it did before. What it has decided remains in force.
+func (c *Controller) HearFailure(address string, err error) (first bool) {
+	defer c.Poke()
+	return !c.peers.edit(address, func(old peer) *peer {
 		since := time.Now()
 		if old.failure != nil {
 			since = old.failure.Since
@@ -135,7 +161,6 @@ func (c *Controller) HearFailure(address string, err error) {
 		old.failure = &PeerFailure{address, since, err.Error()}
 		return &old
 	})
-	c.Poke()
 }
 
 // Forget drops what is known of a relay that is no peer any longer. A part that it has halted remains halted.
@@ -179,9 +204,10 @@ func (c Changes) Empty() bool {
 
 // A following is what a part has of the decisions of peers.
 type following struct {
-	halt     *Peer     // the halt that the part follows; nil if it does not
-	answered []Peer    // those that the part has followed, or that an operator of this relay has overruled
-	compared [2]uint64 // with which decisions, and which of its editions
+	halt     *Peer       // the halt that the part follows; nil if it does not
+	answered []Peer      // promotions that it has followed, and what an operator of this relay has overruled
+	had      []time.Time // of the halts of its edition that came after all clients had it
+	compared [2]uint64   // with which decisions, and which of its editions
 }
 
 // answer records that the part need not follow a decision any longer. It reports whether it still had to.
@@ -195,32 +221,45 @@ func (f *following) answer(of Peer) (first bool) {
 
 // hasAnswered reports whether the part need not follow a decision any longer.
 func (f *following) hasAnswered(of Peer) bool {
-	return slices.ContainsFunc(f.answered, func(other Peer) bool { return other.is(&of) })
+	return slices.ContainsFunc(f.answered, func(other Peer) bool { return other.At.Equal(of.At) })
 }
 
 // followPeers halts, promotes and resumes parts as peers have decided (B.54).
 func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 	known, changes := c.peers.all()
+	if c.rejections.heard != changes {
+		c.rejections.heard = changes
+		c.rejections.hear(known)
+	}
 	for _, p := range c.parts {
 		if p.machine.phase != Halted {
 			p.follows.halt = nil
-		} else if p.follows.halt != nil && p.follows.isRevoked(known) {
-			c.resumeWithPeer(ctx, now, p)
+		} else if of := p.follows.halt; of != nil {
+			is, ended := of.asTold(known)
+			if p.follows.halt, p.machine.halt.Peer = &is, is.Address; ended {
+				c.resumeWithPeer(ctx, now, p)
+			}
 		}
 		at := [2]uint64{changes, uint64(p.machine.edition)}
-		switch {
-		case p.follows.compared == at:
-		case p.machine.phase != Gathering:
-			p.follows.compared = at
-			c.follow(ctx, now, p, known)
-		case p.machine.retained != nil:
+		if p.follows.compared == at {
+			continue
+		}
+		if p.follows.compared[1] != at[1] {
+			p.follows.had = nil
+		}
+		if p.follows.compared = at; p.machine.phase == Gathering {
 			c.withdrawWithPeer(p, known)
+		} else {
+			c.follow(ctx, now, p, known)
 		}
 	}
 }
 
 // withdrawWithPeer withdraws the superseded edition of a part from the first cohort if a peer has halted it.
 func (c *Controller) withdrawWithPeer(p *part, known []*peer) {
+	if p.machine.retained == nil {
+		return
+	}
 	superseded := c.changesOf(p, *p.machine.retained)
 	for _, of := range known {
 		for _, d := range of.Halted {
@@ -230,22 +269,6 @@ func (c *Controller) withdrawWithPeer(p *part, known []*peer) {
 			}
 		}
 	}
-}
-
-// isRevoked reports whether the peer whose halt is followed answers, and has revoked it. A new process has not if it does not
-// know of the halt.
-func (f *following) isRevoked(known []*peer) bool {
-	for _, p := range known {
-		if p.address != f.halt.Address || p.failure != nil {
-			continue
-		}
-		if slices.ContainsFunc(p.Halted, func(d Decision) bool { return f.halt.isOf(d.Part, d.At) }) {
-			f.halt = &Peer{p.address, p.instance, f.halt.Part, f.halt.At}
-			return false
-		}
-		return p.instance == f.halt.Instance && !p.Incomplete
-	}
-	return false
 }
 
 // resumeWithPeer starts the rollout of a part again that a peer had halted.
@@ -279,31 +302,31 @@ func (c *Controller) follow(ctx context.Context, now time.Time, p *part, known [
 	p.follows.forget(known)
 }
 
-// forget drops the decisions that the processes which had made them do not tell any longer.
+// forget drops the decisions that have ended.
 func (f *following) forget(known []*peer) {
-	f.answered = slices.DeleteFunc(f.answered, func(a Peer) bool {
-		isA := func(d Decision) bool { return a.isOf(d.Part, d.At) }
-		return slices.ContainsFunc(known, func(p *peer) bool {
-			return p.address == a.Address && p.instance == a.Instance && !p.Incomplete &&
-				!slices.ContainsFunc(p.Halted, isA) && !slices.ContainsFunc(p.Promoted, isA)
-		})
+	told := f.answered[:0]
+	for _, a := range f.answered {
+		if is, ended := a.asTold(known); !ended {
+			told = append(told, is)
+		}
+	}
+	f.answered = told
+	f.had = slices.DeleteFunc(f.had, func(at time.Time) bool {
+		return !slices.ContainsFunc(known, func(of *peer) bool { return of.tells(at) })
 	})
 }
 
 // haltWithPeer halts a part that a peer has halted, unless all clients have its changes.
 func (c *Controller) haltWithPeer(now time.Time, p *part, of *peer, d Decision) {
-	inProgress := p.machine.phase.inProgress()
-	hasAll := p.machine.phase == Current && p.machine.previous != nil
-	from := of.follows(d)
-	if !inProgress && !hasAll || !p.follows.answer(from) {
-		return
-	}
-	if hasAll {
+	m := p.machine
+	switch from := of.follows(d); {
+	case m.phase.inProgress() && !p.follows.hasAnswered(from):
+		p.haltWith(now, from, HaltedAt(of.address, d.Reason))
+	case m.phase == Current && m.previous != nil && m.lastGood == m.edition && !slices.ContainsFunc(p.follows.had, d.At.Equal):
+		p.follows.had = append(p.follows.had, d.At) // which halts the changes if they come again
 		c.cfg.Logger.Warn("a peer has halted changes that all clients of this relay have: consider tender rollout undo",
 			slog.String("part", p.edition.name), slog.String("peer", of.address), slog.String("reason", d.Reason))
-		return
 	}
-	p.haltWith(now, from, HaltedAt(of.address, d.Reason))
 }
 
 // HaltedAt returns the reason of a halt that another relay has told. Its own reason is empty if not all of it may be known here.
@@ -313,7 +336,6 @@ func HaltedAt(address, reason string) string {
 
 // haltWith halts a part because of the halt of a peer, which it follows.
 func (p *part) haltWith(now time.Time, of Peer, reason string) {
-	p.follows.answer(of)
 	p.follows.halt = &of
 	p.machine.reject(now, reason)
 	p.machine.halt.Peer = of.Address
@@ -326,8 +348,7 @@ func (c *Controller) promoteWithPeer(ctx context.Context, now time.Time, p *part
 	case all && (p.machine.phase != Halted || c.hasContent(p)):
 		p.machine.finishPromotion(now, p.facts.Behind)
 	case all: // what is pinned next is promoted, since this edition cannot be served
-		from := of.follows(d)
-		p.follows.answered = slices.DeleteFunc(p.follows.answered, func(other Peer) bool { return other.is(&from) })
+		p.follows.answered = slices.DeleteFunc(p.follows.answered, func(other Peer) bool { return other.At.Equal(d.At) })
 		if p.machine.Resume(now) == nil {
 			c.allowRejected(ctx, p)
 		}
@@ -380,8 +401,17 @@ func (c *Controller) recordPromotion(p *part, now time.Time, by string) {
 		stage = len(c.cfg.Stages) + 1
 	}
 	c.promotedHere = append(c.promotedHere, Decision{
-		Part: p.edition.name, At: now, By: by, Stage: stage, Changes: c.changesOf(p, p.machine.edition),
+		Part: p.edition.name, At: c.distinct(now), By: by, Stage: stage, Changes: c.changesOf(p, p.machine.edition),
 	})
+}
+
+// distinct returns a time, or the first one after it that is of no decision.
+func (c *Controller) distinct(at time.Time) time.Time {
+	for slices.ContainsFunc(c.rejections.withdrawn, func(e *Withdrawn) bool { return e.At.Equal(at) }) ||
+		slices.ContainsFunc(c.promotedHere, func(d Decision) bool { return d.At.Equal(at) }) {
+		at = at.Add(1)
+	}
+	return at
 }
 
 // Decisions returns what the relay has decided itself. Any goroutine may call it.

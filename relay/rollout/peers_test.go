@@ -72,6 +72,17 @@ func (w *tier) want(when string, want ...string) {
 	}
 }
 
+// abort changes a listener at both relays. An operator aborts that at relay0, and relay1 follows. It returns what both are then.
+func (w *tier) abort() (halted []string) {
+	w.t.Helper()
+	w.change("a", "2")
+	w.wait(quietTime + time.Second)
+	w.must(w.relays[0].Abort(w.t.Context(), "", "", "test"))
+	halted = []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+	w.want("aborted", halted...)
+	return halted
+}
+
 func (w *tier) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -127,10 +138,7 @@ func TestB54_HaltsAreByContent(t *testing.T) {
 // TestB54_OperatorsOverrulePeers: an operator of a relay that follows a halt resumes it there alone.
 func TestB54_OperatorsOverrulePeers(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		w.must(w.relays[1].Resume(t.Context(), "", "test"))
 		w.wait(quietTime + time.Second)
 		w.told[0]()
@@ -177,11 +185,7 @@ func TestB54_PromotedChangesStay(t *testing.T) {
 // its address that does not know of it, or if it is no peer any longer.
 func TestB54_NoAnswerChangesNothing(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
-		w.want("aborted", halted...)
+		halted := w.abort()
 		follower := w.relays[1]
 		follower.HearFailure("relay0", errors.New("broken"))
 		w.wait(time.Minute)
@@ -208,11 +212,7 @@ func TestB54_NoAnswerChangesNothing(t *testing.T) {
 // TestB55_WhatHasNoRoomEndsNothing: a halt that another relay does not list, while it lists not all, stays.
 func TestB55_WhatHasNoRoomEndsNothing(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
-		w.want("aborted", halted...)
+		halted := w.abort()
 		w.relays[1].Hear("relay0", "process0", Decisions{Incomplete: true})
 		w.wait(time.Minute)
 		w.want("not listed", halted...)
@@ -224,10 +224,7 @@ func TestB55_WhatHasNoRoomEndsNothing(t *testing.T) {
 // TestB54_HaltsOfPeersAreRestored: another process follows the halt that one before has followed.
 func TestB54_HaltsOfPeersAreRestored(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		again := NewController(w.relays[1].cfg, w.relays[1].Withdrawn())
 		if d := again.Status().Halted; d == nil || d.Peer != "relay0" {
 			t.Errorf("restored as %+v, want halted by relay0", d)
@@ -303,11 +300,7 @@ func TestB54_AnUndoOverrulesPromotions(t *testing.T) {
 // again with the peer, and ends with the halt there.
 func TestB54_ARepeatedHaltRemainsThatOfThePeer(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
-		w.want("aborted", halted...)
+		halted := w.abort()
 		w.relays[1].change("a", "1")
 		w.want("reverted", halted[0], "current 0")
 		w.relays[1].change("a", "2")
@@ -326,10 +319,7 @@ func TestB54_ARepeatedHaltRemainsThatOfThePeer(t *testing.T) {
 // also if the origin had reverted it then.
 func TestB54_ARevokedHaltIsNotRepeated(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		w.relays[1].change("a", "1")
 		w.want("reverted", `halted by "": abort by test`, "current 0")
 		w.must(w.relays[0].Resume(t.Context(), "", "test"))
@@ -344,10 +334,7 @@ func TestB54_ARevokedHaltIsNotRepeated(t *testing.T) {
 // peer is heard.
 func TestB54_AResumedHaltStaysResumedAfterARestart(t *testing.T) {
 	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
-		w.change("a", "2")
-		w.wait(quietTime + time.Second)
-		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
-		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.abort()
 		again := newTestRelayAfter(t, "id=canary* 10m", w.relays[1].Withdrawn())
 		again.addGroup("group", "a@1")
 		go again.Run(t.Context(), false)
@@ -458,7 +445,7 @@ func TestB54_DecisionsAreForgotten(t *testing.T) {
 		}
 		w.must(w.relays[1].execute(t.Context(), func(context.Context) error {
 			for _, p := range w.relays[1].parts {
-				if n := len(p.follows.answered); n == 0 || n > 2 {
+				if n := len(p.follows.answered) + len(p.follows.had); n == 0 || n > 2 {
 					t.Errorf("part %s has %d decisions, want the last ones", p.edition.name, n)
 				}
 			}
@@ -476,4 +463,168 @@ func TestB55_ReasonsNameTheRelaysBetween(t *testing.T) {
 			t.Errorf("reason %q, want %q", got, want)
 		}
 	}
+}
+
+// TestB57_AHaltMovesWithItsRelay: a relay with another address may end the halt that it has told at the one before, which is that
+// of no peer any longer: if it is the same process, or if it still tells the halt.
+func TestB57_AHaltMovesWithItsRelay(t *testing.T) {
+	for _, tt := range []struct {
+		name, process string
+		tells         bool   // of the halt, at first
+		then          string // when it does not
+	}{
+		{"the same process", "process0", true, "rolling 1"},
+		{"the same process, after the end", "process0", false, "rolling 1"},
+		{"another process that knows of it", "another", true, "rolling 1"},
+		{"another process", "another", false, `halted by "relay0": halted at relay0: abort by test`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+				halted := w.abort()
+				w.relays[1].Forget("relay0")
+				w.want("forgotten", halted...)
+				if tt.tells {
+					w.relays[1].Hear("moved", tt.process, w.relays[0].Decisions())
+					w.want("moved", halted[0], strings.Replace(halted[1], "relay0", "moved", 1))
+				}
+				w.relays[1].Hear("moved", tt.process, Decisions{})
+				w.wait(quietTime + time.Second)
+				w.want("ended", halted[0], tt.then)
+			})
+		})
+	}
+}
+
+// TestB57_WhatIsOverruledStaysOverruled: an operator has resumed what a relay above has halted, which then tells it at another
+// address and with another name.
+func TestB57_WhatIsOverruledStaysOverruled(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		w.must(w.relays[1].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.relays[1].Forget("relay0")
+		w.wait(time.Second)
+		renamed := w.relays[0].Decisions()
+		renamed.Halted = slices.Clone(renamed.Halted)
+		renamed.Halted[0].Part = "lds/other"
+		w.relays[1].Hear("moved", "another", renamed)
+		w.want("told again", halted[0], "rolling 1")
+	})
+}
+
+// TestB57_AnotherNameIsTheSameHalt: a relay above whose rules change may tell a halt with another name, and without its reason. It
+// remains in force, and its end is heard.
+func TestB57_AnotherNameIsTheSameHalt(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		renamed := w.relays[0].Decisions()
+		renamed.Halted = slices.Clone(renamed.Halted)
+		renamed.Halted[0].Part, renamed.Halted[0].Reason = "lds/other", ""
+		w.relays[1].Hear("relay0", "process0", renamed)
+		w.want("renamed", halted...)
+		if strings.Contains(w.log.String(), "rollout resumed with a peer") {
+			t.Errorf("log %s, want that nothing is resumed", w.log.String())
+		}
+		w.relays[1].Hear("relay0", "process0", Decisions{})
+		w.wait(quietTime + time.Second)
+		w.want("ended", halted[0], "rolling 1")
+	})
+}
+
+// TestB57_DecisionsHaveTimesOfTheirOwn: what one command halts has different times, by which others know it.
+func TestB57_DecisionsHaveTimesOfTheirOwn(t *testing.T) {
+	inTier(t, "id=canary* approve, id=early* approve", func(t *testing.T, w *tier) {
+		for _, name := range []string{"a", "b", "c"} {
+			w.change(name, "2")
+		}
+		w.wait(quietTime + time.Second)
+		r, times := w.relays[0], make(map[time.Time]bool)
+		w.must(r.Promote(t.Context(), "", "test"))
+		w.must(r.Abort(t.Context(), "", "", "test"))
+		d := r.Decisions()
+		for _, d := range slices.Concat(d.Promoted, d.Halted) {
+			times[d.At] = true
+		}
+		if len(d.Halted) != 3 || len(times) != len(d.Promoted)+3 {
+			t.Errorf("%d halts, %d promotions at %v, want 3 halts, and all times different", len(d.Halted), len(d.Promoted), times)
+		}
+	})
+}
+
+// TestB54_AnotherProcessMayEndAHaltMeanwhile: an edition that was halted with a peer is not halted again once another process of the
+// peer, which knows of the halt, has ended it, also if the origin had reverted the edition then.
+func TestB54_AnotherProcessMayEndAHaltMeanwhile(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		w.relays[1].change("a", "1")
+		w.want("reverted", halted[0], "current 0")
+		w.relays[1].Hear("relay0", "another process", w.relays[0].Decisions())
+		w.want("a process that knows of it", halted[0], "current 0")
+		w.relays[1].Hear("relay0", "another process", Decisions{})
+		w.relays[1].change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("stated again", halted[0], "rolling 1")
+	})
+}
+
+// TestB57_AHaltEndsWithTheLastThatTellsIt: a halt that two relays above tell, because it is that of one above both, remains in force
+// after one of them has ended it.
+func TestB57_AHaltEndsWithTheLastThatTellsIt(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		halted := w.abort()
+		w.relays[1].Hear("beside", "another process", w.relays[0].Decisions())
+		w.relays[1].Hear("relay0", "process0", Decisions{})
+		w.want("ended by one", halted[0], strings.Replace(halted[1], "relay0", "beside", 1))
+		w.relays[1].Hear("beside", "another process", Decisions{})
+		w.wait(quietTime + time.Second)
+		w.want("ended by both", halted[0], "rolling 1")
+	})
+}
+
+// TestB54_WhatAllClientsHadIsHaltedNextTime: changes that a peer has halted when all clients of a relay had them are halted if the
+// origin states them again.
+func TestB54_WhatAllClientsHadIsHaltedNextTime(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.told[1] = func() {}
+		follower := w.relays[1]
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(follower.Promote(t.Context(), "", "test"))
+		w.must(w.relays[0].Abort(t.Context(), "", "bad", "test"))
+		w.want("halted at one", `halted by "": abort by test: bad`, "current 0")
+		follower.change("a", "3")
+		w.wait(quietTime + time.Second)
+		w.must(follower.Promote(t.Context(), "", "test"))
+		follower.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("stated again", `halted by "": abort by test: bad`, `halted by "relay0": halted at relay0: abort by test: bad`)
+		if n := strings.Count(w.log.String(), "a peer has halted changes that all clients"); n != 1 {
+			t.Errorf("%d warnings that all clients have the changes, want one", n)
+		}
+	})
+}
+
+// TestB54_AHaltAppliesEachTime: changes that a peer has halted are halted again if the origin states them again after others, beside
+// further ones.
+func TestB54_AHaltAppliesEachTime(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		for _, r := range w.relays {
+			r.changeCluster("cluster-x", "1")
+			r.change("a", "cluster-x")
+		}
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+		w.want("aborted", halted...)
+		w.relays[1].change("a", "3")
+		w.wait(maxGathering)
+		w.relays[1].changeCluster("cluster-x", "2")
+		w.relays[1].change("a", "cluster-x")
+		w.wait(maxGathering)
+		w.want("other content of one", halted[0], "rolling 1")
+		w.relays[1].changeCluster("cluster-x", "1")
+		w.relays[1].change("b", "cluster-x")
+		w.wait(maxGathering)
+		w.want("the same content beside another", halted...)
+	})
 }

@@ -16,6 +16,8 @@ type randomTier struct {
 	rnd    *rand.Rand
 	latest map[string]string // versions of listeners, and of clusters
 	frozen map[*testRelay]bool
+	heard  map[*testRelay]*heardWords
+	above  map[string]*upper // by address
 	log    []string
 }
 
@@ -48,6 +50,7 @@ func (w *randomTier) changeCluster(*testRelay, string) error {
 
 // freeze freezes a relay, or thaws it.
 func (w *randomTier) freeze(r *testRelay, frozen bool) error {
+	w.heard[r].freeze(frozen)
 	w.frozen[r] = frozen
 	defer r.Poke()
 	return r.execute(w.t.Context(), func(context.Context) error {
@@ -72,18 +75,33 @@ func (w *randomTier) act() {
 		"undo":    func(r *testRelay, part string) error { return r.Undo(ctx, part, "", "test") },
 		"freeze":  func(r *testRelay, _ string) error { return w.freeze(r, !w.frozen[r]) },
 		"change":  w.changeListener, "change again": w.changeListener, "cluster": w.changeCluster,
+		"above halts": w.haltAbove, "above ends": w.endAbove, "above is incomplete": w.incompleteAbove,
+		"above is another process": w.restartAbove, "above is forgotten": w.forgetAbove,
 	}
 	name := pick(w, slices.Sorted(maps.Keys(actions))...)
+	commanded := part
+	if name == "all" {
+		commanded = ""
+	}
+	names := w.namesOf(r, commanded)
 	err := actions[name](r, part)
+	if overrules := name == "resume" || name == "promote" || name == "all"; overrules && err == nil {
+		w.heard[r].overrule(names)
+	}
+	w.wait(minPause) // what is heard counts when it is evaluated
 	pause := pick(w, 0, time.Second, 3*time.Second, 5*time.Second, 2*time.Minute)
 	w.log = append(w.log, fmt.Sprintf("%s %q: %v, then %v", name, part, err, pause))
 	w.wait(pause)
+	w.checkHalts()
 }
 
 // end makes the origin state nothing bad, and operators resume all.
 func (w *randomTier) end() {
 	for _, r := range w.relays {
 		w.must(w.freeze(r, false))
+	}
+	for address := range w.above {
+		_ = w.tellAbove(address, Decisions{}, w.relays...)
 	}
 	for name, version := range w.latest {
 		if version == "bad" {
@@ -99,8 +117,9 @@ func (w *randomTier) end() {
 	}
 }
 
-// TestB54_WhateverHappensEnds: whatever an origin, its clients and the operators of two relays do, all clients have the latest
-// state once operators have resumed what is halted, and nothing waits any longer.
+// TestB54_WhateverHappensEnds: whatever an origin, its clients, the operators of two relays and relays above them do, all clients
+// have the latest state once operators have resumed what is halted, and nothing waits any longer. Meanwhile, no cohort is served
+// before others what a peer or a relay above tells as halted, and a halt is followed only while it is in force.
 func TestB54_WhateverHappensEnds(t *testing.T) {
 	for seed := range uint64(25) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -108,6 +127,7 @@ func TestB54_WhateverHappensEnds(t *testing.T) {
 				w := &randomTier{
 					tier: of, rnd: rand.New(rand.NewPCG(seed, seed)), latest: map[string]string{"a": "1"}, frozen: make(map[*testRelay]bool),
 				}
+				w.listen()
 				for _, r := range w.relays {
 					for _, node := range []string{"canary1", "canary2", "other"} {
 						client := r.connect(node, "group")

@@ -43,6 +43,7 @@ type Withdrawn struct {
 // rejections is the record of withdrawn editions. The goroutine of Run owns it, except published.
 type rejections struct {
 	withdrawn []*Withdrawn // the oldest first
+	heard     uint64       // number of changes of what peers tell
 	published atomic.Pointer[[]*Withdrawn]
 }
 
@@ -81,6 +82,8 @@ func (c *Controller) recordWithdrawn(now time.Time, p *part, cohortsOf map[Editi
 		}
 	}
 	if halted && !stillActive {
+		halt.At = c.distinct(halt.At)
+		p.machine.halt.At = halt.At
 		c.rejections.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
 			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, Peer: p.follows.halt, Signaled: halt.Signaled,
@@ -124,21 +127,37 @@ func (r *rejections) addWithdrawn(added *Withdrawn) {
 
 // rejectRepeated rejects the edition of a part that was just cut if an edition with the same changes was rejected within the last
 // hour. It does not if an operator has allowed that edition since. Otherwise an origin that alternates between two
-// states would distribute the bad state each time. What was rejected with a peer is again, unless the peer has revoked it.
+// states would distribute the bad state each time. What was rejected with a peer is again, unless the peer has ended it.
 func (c *Controller) rejectRepeated(p *part, now time.Time) {
 	i := c.rejections.findRejected(p.edition)
 	if i < 0 {
 		return
 	}
 	e := c.rejections.withdrawn[i]
-	if e.Peer == nil {
-		p.machine.reject(now, e.Reason)
-		p.machine.halt.Signaled = e.Signaled
+	if e.Peer != nil {
+		p.haltWith(now, *e.Peer, e.Reason)
 		return
 	}
-	known, _ := c.peers.all()
-	if again := (following{halt: e.Peer}); !again.isRevoked(known) {
-		p.haltWith(now, *again.halt, e.Reason)
+	p.machine.reject(now, e.Reason)
+	p.machine.halt.Signaled = e.Signaled
+}
+
+// hear records which processes tell the halts of peers now. An edition is not rejected again once its halt has ended.
+func (r *rejections) hear(known []*peer) {
+	for i, e := range r.withdrawn {
+		if e.Peer == nil {
+			continue
+		}
+		is, ended := e.Peer.asTold(known)
+		if is == *e.Peer && !ended {
+			continue
+		}
+		heard := *e
+		if heard.Peer = &is; ended && !e.Ended.IsZero() {
+			heard.Sum = wire.Digest{}
+		}
+		r.withdrawn = slices.Clone(r.withdrawn)
+		r.withdrawn[i] = &heard
 	}
 }
 

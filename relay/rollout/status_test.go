@@ -4,6 +4,10 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // TestStatusHasAwaitedCondition verifies that a status has the condition that the next step waits for, as text and as a
@@ -65,4 +69,22 @@ func TestStatusCountsConnectedClients(t *testing.T) {
 	if before.Cohorts[0].Clients != 0 || before.Cohorts[1].Clients != 0 {
 		t.Errorf("an earlier status has changed: %+v", before.Cohorts)
 	}
+}
+
+// TestB36_APartIsNamedAfterASecretLast: the name of a part, which relays below are told, is that of a Secret only if the part has
+// nothing else.
+func TestB36_APartIsNamedAfterASecretLast(t *testing.T) {
+	of := func(types ...string) string {
+		changes := Changes{{}: {}}
+		for _, typ := range types {
+			changes[SectionKey{}][typ] = map[string]wire.Digest{"x": {1}}
+		}
+		return changes.Name()
+	}
+	for _, typ := range schema.ResourceTypes {
+		if got := of(wire.SecretType, typ.URL); typ.URL != wire.SecretType && got != of(typ.URL) {
+			t.Errorf("a Secret and a %s: %s, want %s", typ.Noun, got, of(typ.URL))
+		}
+	}
+	check.Equal(t, "only a Secret", of(wire.SecretType), "sds/x")
 }
