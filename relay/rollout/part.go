@@ -149,7 +149,7 @@ func (c *Controller) cut(ctx context.Context, now time.Time, of ...*part) (cut b
 		}
 		for _, other := range whole.parts {
 			if other != p {
-				other.machine.dissolve()
+				p.machine.absorb(other.machine)
 			}
 		}
 		cuts[p] = whole

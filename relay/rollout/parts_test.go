@@ -765,3 +765,25 @@ func TestB53_PendingNamesThePartToWaitFor(t *testing.T) {
 		}
 	})
 }
+
+// TestB53_JoinedPartsKeepTheOldestAge: a part that becomes one with a younger part has waited since its own oldest change.
+func TestB53_JoinedPartsKeepTheOldestAge(t *testing.T) {
+	partsBubble(t, []string{"l@1", "m@1"}, func(r *testRelay, _ *proxy) {
+		r.change("l", "2")
+		time.Sleep(11 * time.Minute) // its part, which continues with the next change, is the first one
+		began := time.Now()
+		r.change("m", "2")
+		time.Sleep(5 * time.Minute)
+		r.change("l", "3")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling", "lds/m rolling")
+		r.changeCluster("cluster-x", "1")
+		r.changeAll("l@cluster-x", "m@cluster-x")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		s := r.Status()
+		if part := s.Parts[0]; part.Oldest.After(began.Add(time.Second)) || !part.Oldest.Equal(s.Oldest) {
+			r.t.Errorf("the part waits since %v, and all since %v, want since %v", part.Oldest, s.Oldest, began)
+		}
+	})
+}
