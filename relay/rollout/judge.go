@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 )
 
@@ -39,10 +40,11 @@ type Subject struct {
 
 // A Judgement is the answer of a judge about an edition.
 type Judgement struct {
-	Done      bool   // false until the judge has answered
-	Rejected  string // why the edition is rejected; empty if it is not
-	NotJudged string // what was not judged, and why; empty if all was
-	Accepted  string // what accepted the edition; empty if nothing did
+	Done      bool              // false until the judge has answered
+	Rejected  string            // why the edition is rejected; empty if it is not
+	NACKs     map[string]string // error details of the NACKs that are the reason, by type URL; nil if it is another one
+	NotJudged string            // what was not judged, and why; empty if all was
+	Accepted  string            // what accepted the edition; empty if nothing did
 }
 
 // judging runs the judge for the edition of one part at a time. The goroutine of Run owns it.
@@ -53,6 +55,9 @@ type judging struct {
 	part    *part              // the part whose edition the judge has; nil if the judge does not run
 	edition Edition            // of the part
 	cancel  context.CancelFunc // ends the judge
+
+	// meanwhile are the resources that the last good has had in another state since the judge began, by type URL.
+	meanwhile map[string][]string
 
 	goroutines sync.WaitGroup
 }
@@ -114,7 +119,7 @@ func (c *Controller) runJudge(ctx context.Context) {
 func (c *Controller) startJudge(ctx context.Context, p *part) {
 	j := &c.judging
 	ctx, j.cancel = context.WithCancel(ctx)
-	j.part, j.edition = p, p.machine.edition
+	j.part, j.edition, j.meanwhile = p, p.machine.edition, make(map[string][]string)
 	changed := c.subjects(p)
 	j.goroutines.Go(func() { // ends soon after ctx
 		answer := j.judge(ctx, changed)
@@ -126,13 +131,53 @@ func (c *Controller) startJudge(ctx context.Context, p *part) {
 	})
 }
 
-// recordJudgement records an answer, unless its part does not wait for it any more.
+// recordJudgement records an answer, unless its part does not wait for it any more. If the answer is about the last good, the
+// judge tries the edition once more, and then knows what it rejects of the last good.
 func (c *Controller) recordJudgement(r judgeResult) {
-	if c.judging.concerns(r.part) && !r.part.judgement.Done {
-		c.answer(r.part, r.Judgement)
+	switch p := r.part; {
+	case !c.judging.concerns(p) || p.judgement.Done:
+	case c.judging.concernsGood(r.Judgement, c.changesOf(p, p.machine.edition)):
+		c.cfg.Logger.Warn("local Envoy rejects what all clients receive; it tries the edition again",
+			slog.String("part", p.edition.name), slog.String("edition", p.edition.id), slog.String("reason", r.Rejected))
+	default:
+		c.answer(p, r.Judgement)
 	}
 	c.judging.cancel()
 	c.judging.part = nil
+}
+
+// recordGood records that the last good has changed while the judge runs, so that the judge was served the changes, too.
+func (j *judging) recordGood(changes map[string]map[string]wire.Digest) {
+	if j.part == nil {
+		return
+	}
+	for key, names := range changes {
+		for name := range names {
+			id := nameOf(key, name)
+			j.meanwhile[id.typeURL] = append(j.meanwhile[id.typeURL], id.name)
+		}
+	}
+}
+
+// concernsGood reports whether the NACKs of a judgement about an edition with these changes are none of the edition: each names
+// resources that the last good has in another state since the judge began, and none of the edition.
+func (j *judging) concernsGood(is Judgement, edition Changes) bool {
+	own := make(map[string][]string)
+	for _, changes := range edition {
+		for key, names := range changes {
+			for name := range names {
+				id := nameOf(key, name)
+				own[id.typeURL] = append(own[id.typeURL], id.name)
+			}
+		}
+	}
+	for typeURL, detail := range is.NACKs {
+		named := func(name string) bool { return mentions(detail, name) }
+		if slices.ContainsFunc(own[typeURL], named) || !slices.ContainsFunc(j.meanwhile[typeURL], named) {
+			return false
+		}
+	}
+	return len(is.NACKs) > 0
 }
 
 // answer records an answer about the current edition of a part.
