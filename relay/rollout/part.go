@@ -32,6 +32,7 @@ type part struct {
 	triedAt     time.Time // the time of that
 	blockedBy   string    // the name of one of these parts; empty without one
 	joinedSince time.Time // time of the oldest change that waits for its end; zero without one
+	completed   bool      // changes that no edition has complete this one, see markCompleted
 
 	// Guarded by tracker.mu.
 	signals    *Signals         // signals of the edition; nil before the first edition
@@ -92,7 +93,7 @@ func (c *Controller) partFacts(p *part, sections []*Section, common Facts, now t
 		}
 		settled = settled && s.unsettledSince.IsZero()
 		f.Differs = f.Differs || w.Names > 0
-		f.Edited = f.Edited || w.Edited > 0
+		f.Edited = f.Edited || w.Edited > 0 || p.completed
 		f.Behind = f.Behind || w.Behind > 0
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed

@@ -787,3 +787,103 @@ func TestB53_JoinedPartsKeepTheOldestAge(t *testing.T) {
 		}
 	})
 }
+
+// TestB53_WhatCompletesAPartJoinsIt: the origin removes a cluster, or refers to one, and states a moment later, when that is a part
+// already, what ends the reference, or the cluster. Both are one edition, so no client of the rest receives the first one alone, and
+// the part is not halted without the change that corrects it.
+func TestB53_WhatCompletesAPartJoinsIt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		has         string // of the listener
+		first, then func(r *testRelay)
+		want        []string
+	}{
+		"removal before the update": {"cluster-x",
+			func(r *testRelay) { r.changeCluster("cluster-x", "") },
+			func(r *testRelay) { r.change("l", "2") },
+			[]string{"l@2"},
+		},
+		"removal before that of what refers to it": {"cluster-x",
+			func(r *testRelay) { r.changeCluster("cluster-x", "") },
+			func(r *testRelay) { r.change("l", "") },
+			[]string{},
+		},
+		"reference before the cluster": {"1",
+			func(r *testRelay) { r.change("l", "cluster-y") },
+			func(r *testRelay) { r.changeCluster("cluster-y", "1") },
+			[]string{"cluster-x@1", "cluster-y@1", "l@cluster-y"},
+		},
+	} {
+		for _, halted := range []bool{false, true} {
+			partsBubble(t, []string{"l@" + tt.has}, func(r *testRelay, _ *proxy) {
+				r.changeCluster("cluster-x", "1")
+				time.Sleep(quietTime)
+				r.must(r.PromoteAll(r.t.Context(), "test"))
+				tt.first(r)
+				time.Sleep(quietTime + time.Second)
+				if halted {
+					r.must(r.Abort(r.t.Context(), "", "", "test"))
+				}
+				tt.then(r)
+				time.Sleep(3*quietTime + time.Second)
+				r.serves(0, tt.want...)
+				r.serves(1, slices.Sorted(slices.Values([]string{"cluster-x@1", "l@" + tt.has}))...)
+				time.Sleep(11 * time.Minute)
+				r.serves(1, tt.want...)
+				r.expectParts()
+				if r.t.Failed() {
+					r.t.Fatalf("%s, halted before: %t", name, halted)
+				}
+			})
+		}
+	}
+}
+
+// TestB53_OtherChangesCompleteNoPart: a change that begins to refer to what a part removes, or that adds what no edition begins to refer
+// to, does not begin that part again.
+func TestB53_OtherChangesCompleteNoPart(t *testing.T) {
+	partsBubble(t, []string{"l@1", "m@cluster-y", "n@cluster-x"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("n", "cluster-y")
+		r.changeCluster("cluster-x", "") // one part with the change of n
+		r.change("m", "2")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/m rolling", "lds/n rolling")
+		r.change("l", "cluster-x")
+		time.Sleep(2 * quietTime)
+		r.expectParts("lds/m rolling", "lds/n rolling")
+		r.changeCluster("cluster-z", "1")
+		time.Sleep(2 * quietTime)
+		r.expectParts("cds/cluster-z rolling", "lds/m rolling", "lds/n rolling")
+		if n := r.Status().Outcomes.Superseded; n != 0 {
+			r.t.Errorf("%d editions were replaced, want none", n)
+		}
+	})
+}
+
+// TestB53_ARemovalWaitsForTheEndOfTheReference: the removal of a cluster waits for the part that ends the last reference to it, also
+// while that is halted.
+func TestB53_ARemovalWaitsForTheEndOfTheReference(t *testing.T) {
+	partsBubble(t, []string{"l@cluster-x"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("l", "2")
+		time.Sleep(quietTime + time.Second)
+		r.changeCluster("cluster-x", "")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		r.serves(0, "cluster-x@1", "l@2")
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		time.Sleep(time.Hour)
+		r.serves(0, "cluster-x@1", "l@cluster-x")
+		r.serves(1, "cluster-x@1", "l@cluster-x")
+		r.must(r.Resume(r.t.Context(), "", "test"))
+		time.Sleep(25 * time.Minute)
+		r.serves(1, "l@2")
+		r.must(r.Undo(r.t.Context(), "", "", "test"))
+		time.Sleep(time.Second)
+		r.serves(1, "cluster-x@1", "l@cluster-x")
+	})
+}

@@ -55,7 +55,7 @@ func (c *Controller) beginEdition(p *part, number Edition, large bool) {
 	p.edition = summarize(c.changesOf(p, number))
 	p.edition.large = large
 	p.checks.reset()
-	p.judgement = Judgement{}
+	p.judgement, p.completed = Judgement{}, false
 	p.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
 	c.tracker.resetSignals(p)
 }
