@@ -209,6 +209,9 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	if s.WaitsFor != "" {
 		t.Row("  waits for", s.WaitsFor)
 	}
+	if s.Full != "" {
+		t.Row("  parts", s.Full)
+	}
 	if s.Resources > 0 && s.Phase > rollout.Gathering {
 		text := fmt.Sprintf("%s, the newest change %s ago", resources(s.Resources), ago(s.Changed, now))
 		if s.Large {

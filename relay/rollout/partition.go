@@ -44,6 +44,8 @@ type component struct {
 	first resourceName // the one that stands for it
 	waits map[*Section]pending.Names
 	parts []*part // that have names of it
+
+	bundled int // number of components that it has because of maxOpenParts; zero if it is only one
 }
 
 // A graph connects the pending changes of all node groups.

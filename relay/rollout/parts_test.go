@@ -382,6 +382,10 @@ func TestB53_PartsAreBounded(t *testing.T) {
 	partsBubble(t, teams(n, "one"), func(r *testRelay, _ *proxy) {
 		r.changeAll(teams(n, "two")...)
 		time.Sleep(quietTime + time.Second)
+		const full = "64 parts are open, the maximum; lds/t66 has the changes of 7 parts"
+		if s := r.Status(); s.Full != full {
+			r.t.Errorf("the status says %q, want %q", s.Full, full)
+		}
 		parts := r.Status().Parts
 		sizes := make(map[int]int)
 		for _, p := range parts {
@@ -392,6 +396,9 @@ func TestB53_PartsAreBounded(t *testing.T) {
 		}
 		time.Sleep(11 * time.Minute)
 		r.serves(1, teams(n, "two")...)
+		if s := r.Status(); s.Full != "" {
+			r.t.Errorf("after the end of all parts, the status says %q", s.Full)
+		}
 		if n := len(r.Status().Parts); n > maxOpenParts {
 			r.t.Errorf("%d promoted parts are kept, want at most %d", n, maxOpenParts)
 		}
@@ -605,6 +612,17 @@ func TestB53_WhatExceedsTheBoundKeepsItsAge(t *testing.T) {
 		time.Sleep(quietTime + time.Second)
 		r.must(r.Abort(r.t.Context(), "", "", "test"))
 		last := fmt.Sprint("t", maxOpenParts)
+		r.change(last, "two")
+		time.Sleep(time.Hour)
+		const full = "64 parts are open, the maximum; changes of 1 more wait for the end of one"
+		if s := r.Status(); s.Full != full {
+			r.t.Errorf("the status says %q, want %q", s.Full, full)
+		}
+		r.change(last, "one")
+		time.Sleep(time.Minute)
+		if s := r.Status(); s.Full != "" {
+			r.t.Errorf("after the change that waited was reverted, the status says %q", s.Full)
+		}
 		r.change(last, "two")
 		time.Sleep(time.Hour)
 		r.must(r.Resume(r.t.Context(), "lds/t0", "test"))

@@ -33,7 +33,8 @@ func (c *Controller) cutEditions(ctx context.Context, now time.Time, cuts map[*p
 			}
 		}
 	}
-	for p := range cuts {
+	for p, of := range cuts {
+		p.bundled = of.bundled
 		c.beginEdition(p, p.machine.Cut(now, changed[p], large[p]), large[p])
 	}
 	c.compareLatest(ctx)
