@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -56,8 +57,8 @@ type judging struct {
 	edition Edition            // of the part
 	cancel  context.CancelFunc // ends the judge
 
-	// meanwhile are the resources that the last good has had in another state since the judge began, by type URL.
-	meanwhile map[string][]string
+	// meanwhile are the changes of the last good since the judge began, by type URL or collection and name.
+	meanwhile []map[string]map[string]wire.Digest
 
 	goroutines sync.WaitGroup
 }
@@ -119,7 +120,7 @@ func (c *Controller) runJudge(ctx context.Context) {
 func (c *Controller) startJudge(ctx context.Context, p *part) {
 	j := &c.judging
 	ctx, j.cancel = context.WithCancel(ctx)
-	j.part, j.edition, j.meanwhile = p, p.machine.edition, make(map[string][]string)
+	j.part, j.edition, j.meanwhile = p, p.machine.edition, nil
 	changed := c.subjects(p)
 	j.goroutines.Go(func() { // ends soon after ctx
 		answer := j.judge(ctx, changed)
@@ -143,41 +144,38 @@ func (c *Controller) recordJudgement(r judgeResult) {
 		c.answer(p, r.Judgement)
 	}
 	c.judging.cancel()
-	c.judging.part = nil
+	c.judging.part, c.judging.meanwhile = nil, nil
 }
 
-// recordGood records that the last good has changed while the judge runs, so that the judge was served the changes, too.
+// recordGood records changes of the last good. The judge, while it runs, is served them, too.
 func (j *judging) recordGood(changes map[string]map[string]wire.Digest) {
-	if j.part == nil {
-		return
-	}
-	for key, names := range changes {
-		for name := range names {
-			id := nameOf(key, name)
-			j.meanwhile[id.typeURL] = append(j.meanwhile[id.typeURL], id.name)
-		}
+	if j.part != nil {
+		j.meanwhile = append(j.meanwhile, changes)
 	}
 }
 
 // concernsGood reports whether the NACKs of a judgement about an edition with these changes are none of the edition: each names
 // resources that the last good has in another state since the judge began, and none of the edition.
 func (j *judging) concernsGood(is Judgement, edition Changes) bool {
-	own := make(map[string][]string)
-	for _, changes := range edition {
-		for key, names := range changes {
-			for name := range names {
-				id := nameOf(key, name)
-				own[id.typeURL] = append(own[id.typeURL], id.name)
-			}
-		}
-	}
 	for typeURL, detail := range is.NACKs {
-		named := func(name string) bool { return mentions(detail, name) }
-		if slices.ContainsFunc(own[typeURL], named) || !slices.ContainsFunc(j.meanwhile[typeURL], named) {
+		if mentionsAny(detail, typeURL, maps.Values(edition)) || !mentionsAny(detail, typeURL, slices.Values(j.meanwhile)) {
 			return false
 		}
 	}
 	return len(is.NACKs) > 0
+}
+
+// mentionsAny reports whether a text mentions a resource of a type that some changes have, by type URL or collection and name.
+func mentionsAny(text, typeURL string, all iter.Seq[map[string]map[string]wire.Digest]) bool {
+	words := wordsOf(text)
+	for changes := range all {
+		for key, names := range changes {
+			if of, _, _ := cache.SplitCollection(key); of == typeURL && newNameSet(names).isMentioned(text, words) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // answer records an answer about the current edition of a part.
@@ -238,7 +236,7 @@ func (t *tracker) changesOf(p *part, cohort int) map[SectionKey][]downstream.Cha
 	defer t.mu.Unlock()
 	for _, s := range t.sections {
 		if of := s.of[p]; of != nil {
-			all[s.Key] = of.changes[cohort]
+			all[s.Key] = of.shown[cohort].changes
 		}
 	}
 	return all

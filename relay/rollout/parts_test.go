@@ -477,10 +477,39 @@ func TestB53_NamesInErrors(t *testing.T) {
 	}{
 		{"Error adding/updating listener(s) a: bad", "a", true}, {"a", "a", true}, {"cluster 'a' is bad", "a", true},
 		{"it is a.", "a", true}, {"ab", "a", false}, {"ba", "a", false}, {"x/a", "a", false}, {"a.b is bad", "a", false},
-		{"a-b a", "a", true}, {"a:b", "a", false}, {"line 11", "1", false}, {"ooo", "oo", false}, {"aa a", "a", true}, {"", "a", false}, {"any text", "", false},
+		{"a-b a", "a", true}, {"a:b", "a", false}, {"line 11", "1", false}, {"a.: b", "a.", true}, {"a.: b", "a", false}, {"x: a b", "a b", true}, {"x: a bc", "a b", false},
+		{"é is bad", "é", true}, {"éa is bad", "a", false}, {"on *: bad", "*", true}, {"xdstp://x/T/a is bad", "xdstp://x/T/a", true},
+		{"ooo", "oo", false}, {"aa a", "a", true}, {"", "a", false}, {"any text", "", false},
 	} {
 		if got := mentions(tt.text, tt.name); got != tt.want {
 			t.Errorf("mentions(%q, %q) = %t", tt.text, tt.name, got)
+		}
+		if got := newNameSet(map[string]wire.Digest{tt.name: {}}).isMentioned(tt.text, wordsOf(tt.text)); got != tt.want {
+			t.Errorf("%q mentions a set with %q: %t", tt.text, tt.name, got)
+		}
+	}
+}
+
+// TestB53_NamesAreFoundByWords: the search in a set of names finds what the search for each name finds.
+func TestB53_NamesAreFoundByWords(t *testing.T) {
+	var texts func(n int) []string // all with at most n characters
+	texts = func(n int) []string {
+		all := []string{""}
+		if n > 0 {
+			for _, shorter := range texts(n - 1) {
+				for _, char := range "a.: -" {
+					all = append(all, string(char)+shorter)
+				}
+			}
+		}
+		return all
+	}
+	for _, name := range texts(3) {
+		set := newNameSet(map[string]wire.Digest{name: {}})
+		for _, text := range texts(5) {
+			if want, got := mentions(text, name), set.isMentioned(text, wordsOf(text)); got != want {
+				t.Fatalf("%q mentions %q: %t, want %t", text, name, got, want)
+			}
 		}
 	}
 }

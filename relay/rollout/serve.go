@@ -325,19 +325,20 @@ func (c *Controller) serveSpared(ctx context.Context, moves []move) {
 // setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
 // sequence number after, up to upTo. A nil edition has no changes.
 func (s *Section) setChanges(p *part, cohort int, e *pending.Edition, after, upTo cache.Seq) {
-	var changes []downstream.Change
+	var shown shownChanges
 	if e != nil {
 		for key, names := range e.Changes {
-			changes = append(changes, downstream.Change{
+			shown.changes = append(shown.changes, downstream.Change{
 				Key: key, After: after, UpTo: upTo, Names: slices.Sorted(maps.Keys(names)),
 			})
+			shown.names = append(shown.names, newNameSet(names))
 		}
 	}
 	s.c.tracker.mu.Lock()
 	defer s.c.tracker.mu.Unlock()
 	of := s.of[p]
 	if e == nil {
-		of.withdrawn[cohort] = of.changes[cohort]
+		of.withdrawn[cohort] = of.shown[cohort]
 	}
-	of.changes[cohort] = changes
+	of.shown[cohort] = shown
 }
