@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -33,6 +34,33 @@ func TestUnit(t *testing.T) {
 		if got, err := strconv.Atoi(strings.TrimSuffix(setting(t, unit, name), "s")); err != nil || got < least {
 			t.Errorf("%s is %d (%v), want %d at least", name, got, err, least)
 		}
+	}
+}
+
+// TestUnitWithALocalEnvoy checks the drop-in for TENDER_CHECK_ENVOY: it lifts each restriction of the unit that the start of an Envoy
+// needs lifted, and no other.
+func TestUnitWithALocalEnvoy(t *testing.T) {
+	unit, page := readText(t, "systemd/tender.service"), readText(t, "docs/configuration.md")
+	dropIn := regexp.MustCompile("(?s)```\n\\[Service\\]\n(.*?)```").FindStringSubmatch(page)
+	if dropIn == nil {
+		t.Fatal("configuration.md has no drop-in")
+	}
+	got := make(map[string]string)
+	for line := range strings.Lines(dropIn[1]) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if got[name] = value; value == "no" && setting(t, unit, name) != "yes" {
+			t.Errorf("the drop-in lifts %s, which the unit does not have", name)
+		}
+	}
+	want := map[string]string{
+		"RestrictNamespaces":     "no",       // those of the Envoy
+		"ProtectKernelTunables":  "no",       // net.ipv4.ip_nonlocal_bind in its network namespace
+		"MemoryDenyWriteExecute": "no",       // Wasm
+		"SystemCallFilter":       "@mount",   // empty directories
+		"OOMPolicy":              "continue", // systemd would end the relay with an Envoy that has needed too much memory
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the drop-in has %q, want %q", got, want)
 	}
 }
 

@@ -233,6 +233,9 @@ func (t *table) part(s *rollout.Status) {
 	case open == 1 && s.Part != "":
 		t.Row("  part", s.Part)
 	}
+	if s.Full != "" {
+		t.Row("  parts", s.Full)
+	}
 }
 
 // doubts adds the last results of the check and of the local Envoy, and reasons why the served resources are not verified.

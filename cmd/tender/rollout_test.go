@@ -47,7 +47,7 @@ func someRollouts(now time.Time) []*rollout.Status {
 		Waiting: 1, Oldest: now.Add(-time.Hour), Halted: &rollout.Halt{Reason: "1 client rejected it: no\x1b[31m such filter", At: now.Add(-20 * time.Minute)},
 		Rejections: []rollout.Rejection{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Detail: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
 		Cohorts:    cohorts(), Frozen: true, Cold: true, Check: "unexpected status 500", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
-		Outcomes: rollout.Outcomes{Halted: 1},
+		Outcomes: rollout.Outcomes{Halted: 1}, Full: "64 parts are open, the maximum; lds/z has the changes of 7 parts",
 	}
 	return []*rollout.Status{rolling, halted}
 }
@@ -103,6 +103,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  tender rollout undo --origin default           revert the newest promotion to all clients`,
 		``,
 		`origin west: edition 00c0ffee is HALTED`,
+		`  parts    64 parts are open, the maximum; lds/z has the changes of 7 parts`,
 		`  halted   20m0s ago: 1 client rejected it: no\u001b[31m such filter`,
 		`  edition  1 resource, the newest change 1h0m ago; it REMOVES a large part of a type`,
 		`  pending  1 resource, the oldest for 1h0m`,

@@ -83,7 +83,7 @@ func (j *Judge) Judge(ctx context.Context, edition []rollout.Subject) rollout.Ju
 		}
 		o := j.judgeGroup(ctx, trial{s, node, wildcards})
 		if o.rejected != "" {
-			return rollout.Judgement{Rejected: j.describe(s.Group, o.rejected)}
+			return rollout.Judgement{Rejected: j.describe(s.Group, o.rejected), NACKs: o.nacks}
 		}
 		all.add(s.Group, o)
 	}
@@ -134,7 +134,8 @@ type trial struct {
 // An outcome is the result of a trial.
 type outcome struct {
 	rejected  string
-	notJudged string // what was not judged, and why
+	nacks     map[string]string // that are the reason, by type URL
+	notJudged string            // what was not judged, and why
 	accepted  bool
 	crashed   string // how the Envoy crashed with the edition
 }
@@ -178,7 +179,9 @@ func (j *Judge) try(ctx context.Context, t trial) outcome {
 	answer, end := j.await(ctx, process, t.wildcards, isRejected)
 	switch {
 	case isRejected(answer):
-		return outcome{rejected: "rejected " + firstOf(answer.Rejected, without(t.Types, known))}
+		types, nacks := without(t.Types, known), maps.Clone(answer.Rejected)
+		maps.DeleteFunc(nacks, func(typeURL, _ string) bool { return !slices.Contains(types, typeURL) })
+		return outcome{rejected: "rejected " + firstOf(nacks, types), nacks: nacks}
 	case end == ended && process.Exit().Crashed:
 		return outcome{crashed: process.Exit().describe()}
 	case end != running:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -192,6 +193,9 @@ func TestB52_Judge(t *testing.T) {
 				}
 				if f.started != tt.started || f.running != 0 {
 					t.Errorf("%d processes were started and %d run, want %d and none", f.started, f.running, tt.started)
+				}
+				if nacked := strings.Contains(tt.rejected, "rejected "+wire.ListenerType); nacked != maps.Equal(got.NACKs, bad) {
+					t.Errorf("NACKs %q, want those of listeners: %v", got.NACKs, nacked)
 				}
 				if took := time.Since(began); took > rollout.JudgeLimit {
 					t.Errorf("the judge took %v, longer than %v", took, rollout.JudgeLimit)

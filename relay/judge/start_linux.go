@@ -61,7 +61,7 @@ func launch(dir, path string, argv []string) error {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	for _, step := range []func() error{
-		allowAnyAddress, func() error { return hideSockets(dir) }, limitProcess,
+		allowAnyAddress, func() error { return hideSockets(dir) }, limitProcess, tryExecutableMemory,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -113,6 +113,19 @@ func hideSockets(dir string) error {
 		return fmt.Errorf("mount %s: %w", dir, err)
 	}
 	return nil
+}
+
+// tryExecutableMemory returns an error unless this process may make memory executable that it has written. Without that, an Envoy
+// runs, but crashes with the first Wasm filter: each edition that adds one would be halted.
+func tryExecutableMemory() error {
+	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return fmt.Errorf("map memory: %w", err)
+	}
+	if err := unix.Mprotect(page, unix.PROT_READ|unix.PROT_EXEC); err != nil {
+		return fmt.Errorf("make memory executable, as Envoy does for Wasm: %w (with systemd, MemoryDenyWriteExecute=)", err)
+	}
+	return nil // the program that is executed next has memory of its own
 }
 
 // limitProcess lowers the priority of this process, makes the kernel kill it first if memory is short, and disables core dumps,

@@ -199,6 +199,7 @@ func newFacts(s *rollout.Status, now time.Time) (facts []fact) {
 	}
 	addIf(!s.Until.IsZero(), fact{Label: "Time left", Value: brief(s.Until.Sub(now).Seconds())})
 	addIf(s.WaitsFor != "", fact{Label: "Waiting for", Value: s.WaitsFor})
+	addIf(s.Full != "", fact{Label: "Parts", Value: humanize.Cut(s.Full, maxDetail)})
 	pending := fact{Label: "Pending", Value: plural(s.Waiting, "resource")}
 	if !s.Oldest.IsZero() {
 		pending.Note = "oldest change " + ago(s.Oldest, now) + " ago"

@@ -132,12 +132,14 @@ tender rollout promote --all --origin default`},
 		{"halted", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Halted, 0, time.Time{}, "no: error rate"
 			s.Halted = &rollout.Halt{Reason: "the check rejected the edition: error rate", At: now.Add(-2 * time.Hour)}
+			s.Full = "64 parts are open, the maximum; lds/z has the changes of 7 parts"
 		}, `halted [rejected] for 2h0m
 Edition 3fa2b1c9 was rejected.
 All clients receive the last good, and changes of endpoints as usual.
 A correction at the origin starts a new rollout.
 reason: the check rejected the edition: error rate
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
+Parts: 64 parts are open, the maximum; lds/z has the changes of 7 parts;  []
 Pending: 12 resources; oldest change 15m0s ago []
 Check: no: error rate; requested 3s ago []
 tender rollout diff --origin default

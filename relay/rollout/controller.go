@@ -70,6 +70,7 @@ type Controller struct {
 	free          *part                  // gathers the changes that no part has
 	partitioned   stamp                  // when these last were made parts
 	joined        map[resourceName]*part // those of them that waited for the end of a part then
+	excess        int                    // number of parts that then were not made of them because of maxOpenParts
 	phases        uint64                 // number of changes of phases, and of which sections are available
 	numbers       int                    // number of parts so far
 	promotions    int                    // number of times that the rest was served other editions

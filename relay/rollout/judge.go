@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 )
 
@@ -39,10 +41,11 @@ type Subject struct {
 
 // A Judgement is the answer of a judge about an edition.
 type Judgement struct {
-	Done      bool   // false until the judge has answered
-	Rejected  string // why the edition is rejected; empty if it is not
-	NotJudged string // what was not judged, and why; empty if all was
-	Accepted  string // what accepted the edition; empty if nothing did
+	Done      bool              // false until the judge has answered
+	Rejected  string            // why the edition is rejected; empty if it is not
+	NACKs     map[string]string // error details of the NACKs that are the reason, by type URL; nil if it is another one
+	NotJudged string            // what was not judged, and why; empty if all was
+	Accepted  string            // what accepted the edition; empty if nothing did
 }
 
 // judging runs the judge for the edition of one part at a time. The goroutine of Run owns it.
@@ -53,6 +56,9 @@ type judging struct {
 	part    *part              // the part whose edition the judge has; nil if the judge does not run
 	edition Edition            // of the part
 	cancel  context.CancelFunc // ends the judge
+
+	// meanwhile are the changes of the last good since the judge began, by type URL or collection and name.
+	meanwhile []map[string]map[string]wire.Digest
 
 	goroutines sync.WaitGroup
 }
@@ -114,7 +120,7 @@ func (c *Controller) runJudge(ctx context.Context) {
 func (c *Controller) startJudge(ctx context.Context, p *part) {
 	j := &c.judging
 	ctx, j.cancel = context.WithCancel(ctx)
-	j.part, j.edition = p, p.machine.edition
+	j.part, j.edition, j.meanwhile = p, p.machine.edition, nil
 	changed := c.subjects(p)
 	j.goroutines.Go(func() { // ends soon after ctx
 		answer := j.judge(ctx, changed)
@@ -126,13 +132,50 @@ func (c *Controller) startJudge(ctx context.Context, p *part) {
 	})
 }
 
-// recordJudgement records an answer, unless its part does not wait for it any more.
+// recordJudgement records an answer, unless its part does not wait for it any more. If the answer is about the last good, the
+// judge tries the edition once more, and then knows what it rejects of the last good.
 func (c *Controller) recordJudgement(r judgeResult) {
-	if c.judging.concerns(r.part) && !r.part.judgement.Done {
-		c.answer(r.part, r.Judgement)
+	switch p := r.part; {
+	case !c.judging.concerns(p) || p.judgement.Done:
+	case c.judging.concernsGood(r.Judgement, c.changesOf(p, p.machine.edition)):
+		c.cfg.Logger.Warn("local Envoy rejects what all clients receive; it tries the edition again",
+			slog.String("part", p.edition.name), slog.String("edition", p.edition.id), slog.String("reason", r.Rejected))
+	default:
+		c.answer(p, r.Judgement)
 	}
 	c.judging.cancel()
-	c.judging.part = nil
+	c.judging.part, c.judging.meanwhile = nil, nil
+}
+
+// recordGood records changes of the last good. The judge, while it runs, is served them, too.
+func (j *judging) recordGood(changes map[string]map[string]wire.Digest) {
+	if j.part != nil {
+		j.meanwhile = append(j.meanwhile, changes)
+	}
+}
+
+// concernsGood reports whether the NACKs of a judgement about an edition with these changes are none of the edition: each names
+// resources that the last good has in another state since the judge began, and none of the edition.
+func (j *judging) concernsGood(is Judgement, edition Changes) bool {
+	for typeURL, detail := range is.NACKs {
+		if mentionsAny(detail, typeURL, maps.Values(edition)) || !mentionsAny(detail, typeURL, slices.Values(j.meanwhile)) {
+			return false
+		}
+	}
+	return len(is.NACKs) > 0
+}
+
+// mentionsAny reports whether a text mentions a resource of a type that some changes have, by type URL or collection and name.
+func mentionsAny(text, typeURL string, all iter.Seq[map[string]map[string]wire.Digest]) bool {
+	words := wordsOf(text)
+	for changes := range all {
+		for key, names := range changes {
+			if of, _, _ := cache.SplitCollection(key); of == typeURL && newNameSet(names).isMentioned(text, words) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // answer records an answer about the current edition of a part.
@@ -193,7 +236,7 @@ func (t *tracker) changesOf(p *part, cohort int) map[SectionKey][]downstream.Cha
 	defer t.mu.Unlock()
 	for _, s := range t.sections {
 		if of := s.of[p]; of != nil {
-			all[s.Key] = of.changes[cohort]
+			all[s.Key] = of.shown[cohort].changes
 		}
 	}
 	return all

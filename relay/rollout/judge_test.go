@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -397,6 +398,64 @@ func TestB52_PromotionOfAnotherPartReachesTheJudge(t *testing.T) {
 		time.Sleep(time.Second)
 		r.expectJudge("a@1", "b@2")
 		j.idle(r.t)
+	})
+}
+
+// TestB52_ANACKOfAnotherPartIsNoneOfTheTriedOne: if the local Envoy rejects what all clients have been served since the trial began,
+// the part that is tried is not halted, but tried again: the NACK names resources of another part and none of the tried one. If
+// the last good does not stop changing, that ends with the time of the trial.
+func TestB52_ANACKOfAnotherPartIsNoneOfTheTriedOne(t *testing.T) {
+	nack := func(detail string) Judgement {
+		return Judgement{Rejected: "rejected: " + detail, NACKs: map[string]string{listeners: detail}}
+	}
+	for detail, tt := range map[string]struct {
+		promoted, halted bool
+	}{
+		"Error adding/updating listener(s) b: it is bad":             {promoted: true},
+		"Error adding/updating listener(s) a: it is bad, b: is, too": {promoted: true, halted: true},
+		"Error adding/updating listener(s) a: it is bad":             {promoted: true, halted: true},
+		"no listener is valid":                                       {promoted: true, halted: true},
+		"listener a has the address of b":                            {halted: true},
+		"it has the address of b":                                    {halted: true},
+	} {
+		judgedParts(t, "", func(r *testRelay, j *scriptedJudge) {
+			j.takes(r.t, "a")
+			if tt.promoted {
+				r.must(r.Promote(r.t.Context(), "lds/b", "test"))
+				r.expectJudge("a@2", "b@2")
+			}
+			j.answers <- nack(detail)
+			time.Sleep(time.Second)
+			if a := r.partOf("lds/a"); tt.halted != (a.Phase == Halted) {
+				r.t.Errorf("%s: the part is %v", detail, a.Phase)
+			}
+			if tt.halted {
+				return
+			}
+			j.takes(r.t, "a") // again
+			r.expectJudge("a@2", "b@2")
+			r.expect("group", "a@1", "b@2")
+			j.answers <- nack(detail) // the last good has not changed since
+			time.Sleep(time.Second)
+			r.expectParts("lds/a halted")
+		})
+	}
+	judgedParts(t, "", func(r *testRelay, j *scriptedJudge) {
+		r.must(r.Promote(r.t.Context(), "lds/b", "test"))
+		began := time.Now()
+		for i := 0; time.Since(began) < JudgeLimit; i++ {
+			j.takes(r.t, "a")
+			r.change("b", fmt.Sprint("next", i))
+			time.Sleep(quietTime + time.Second)
+			r.must(r.Promote(r.t.Context(), "lds/b", "test"))
+			j.answers <- nack("b is bad")
+			time.Sleep(time.Second)
+		}
+		time.Sleep(2 * judgeGrace)
+		<-j.ended
+		if a := r.partOf("lds/a"); !a.Unobserved || a.Envoy != "not judged: no answer in 1m5s" {
+			r.t.Errorf("the result is %q (unobserved %v)", a.Envoy, a.Unobserved)
+		}
 	})
 }
 

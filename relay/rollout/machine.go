@@ -340,6 +340,12 @@ func (m *Machine) gather(from *Machine) {
 	m.pendingSince, m.frozenSince = from.pendingSince, from.frozenSince
 }
 
+// absorb makes a machine gather also the changes that another one gathers.
+func (m *Machine) absorb(other *Machine) {
+	m.pendingSince = earlier(m.pendingSince, other.pendingSince)
+	other.dissolve()
+}
+
 // dissolve ends the rollout and the possibility to undo the last promotion: the changes belong to another machine now.
 func (m *Machine) dissolve() {
 	m.enter(Current, m.entered)

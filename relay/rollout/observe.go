@@ -2,14 +2,10 @@ package rollout
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 )
 
@@ -133,6 +129,7 @@ func (t *tracker) streamEnded(o *Observer) {
 func (t *tracker) recordRejection(
 	o *Observer, typeURL string, r *downstream.Rejection, subscribes func(*downstream.Change) bool,
 ) {
+	words := wordsOf(r.Detail)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all, subscribed, named []*part
@@ -141,7 +138,7 @@ func (t *tracker) recordRejection(
 		if p.signals == nil || o.client.Cohort >= p.recentlyReached() {
 			continue
 		}
-		is := t.rejectionOf(p, o, typeURL, r, subscribes)
+		is := t.rejectionOf(p, o, typeURL, r, words, subscribes)
 		if o.client.Cohort >= p.reached {
 			late = late || is.named
 			continue
@@ -204,18 +201,18 @@ type rejectionOf struct {
 
 // rejectionOf returns what a rejected response had of a part. t.mu must be held.
 func (t *tracker) rejectionOf(
-	p *part, o *Observer, typeURL string, r *downstream.Rejection, subscribes func(*downstream.Change) bool,
+	p *part, o *Observer, typeURL string, r *downstream.Rejection, words []string, subscribes func(*downstream.Change) bool,
 ) (is rejectionOf) {
 	for _, s := range t.sections {
 		if s.Key.Group != o.group || s.of[p] == nil {
 			continue
 		}
-		changes := s.of[p].changes[o.client.Cohort]
+		shown := &s.of[p].shown[o.client.Cohort]
 		if o.client.Cohort >= p.reached {
-			changes = s.of[p].withdrawn[o.client.Cohort]
+			shown = &s.of[p].withdrawn[o.client.Cohort]
 		}
-		for i := range changes {
-			change := &changes[i]
+		for i := range shown.changes {
+			change := &shown.changes[i]
 			changedType, _, _ := cache.SplitCollection(change.Key)
 			if changedType != typeURL || !r.HasChange(change.After, change.UpTo) {
 				continue
@@ -224,39 +221,10 @@ func (t *tracker) rejectionOf(
 				continue
 			}
 			is.subscribed = true
-			is.named = is.named || slices.ContainsFunc(change.Names, func(text string) bool {
-				name, _ := wire.SplitParameters(text)
-				return mentions(r.Detail, name)
-			})
+			is.named = is.named || shown.names[i].isMentioned(r.Detail, words)
 		}
 	}
 	return is
-}
-
-// mentions reports whether a text has a name that is not only a part of a longer one.
-func mentions(text, name string) bool {
-	for from := 0; name != ""; {
-		at := strings.Index(text[from:], name)
-		if at < 0 {
-			return false
-		}
-		before, after := text[:from+at], text[from+at+len(name):]
-		last, _ := utf8.DecodeLastRuneInString(before)
-		next, size := utf8.DecodeRuneInString(after)
-		if next == '.' || next == ':' { // at the end of a sentence, or before the cause
-			next, _ = utf8.DecodeRuneInString(after[size:])
-		}
-		if !inName(last) && !inName(next) {
-			return true
-		}
-		from = len(before) + 1
-	}
-	return false
-}
-
-// inName reports whether a character usually continues a name.
-func inName(r rune) bool {
-	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-/|.:", r))
 }
 
 // takeSpared reports whether the changes of the part are to be sent to a cohort again. withdrawn reports whether those of another
@@ -494,7 +462,7 @@ func (t *tracker) shownChanges(p *part, stages int) map[groupCohort][]downstream
 		}
 		for cohort := range stages {
 			key := groupCohort{s.Key.Group, cohort}
-			all[key] = append(all[key], s.of[p].changes[cohort]...)
+			all[key] = append(all[key], s.of[p].shown[cohort].changes...)
 		}
 	}
 	return all

@@ -32,6 +32,8 @@ type part struct {
 	triedAt     time.Time // the time of that
 	blockedBy   string    // the name of one of these parts; empty without one
 	joinedSince time.Time // time of the oldest change that waits for its end; zero without one
+	bundled     int       // component.bundled of its edition
+	completed   bool      // changes that no edition has complete this one, see markCompleted
 
 	// Guarded by tracker.mu.
 	signals    *Signals         // signals of the edition; nil before the first edition
@@ -92,7 +94,7 @@ func (c *Controller) partFacts(p *part, sections []*Section, common Facts, now t
 		}
 		settled = settled && s.unsettledSince.IsZero()
 		f.Differs = f.Differs || w.Names > 0
-		f.Edited = f.Edited || w.Edited > 0
+		f.Edited = f.Edited || w.Edited > 0 || p.completed
 		f.Behind = f.Behind || w.Behind > 0
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed
@@ -123,7 +125,7 @@ func (c *Controller) freeFacts(sections []*Section, common Facts) Facts {
 		}
 	}
 	if !waits && c.free.machine.phase == Current {
-		c.free.machine.pendingSince = time.Time{} // the origin reverted what waited for the end of a part
+		c.free.machine.pendingSince, c.excess = time.Time{}, 0 // the origin reverted what waited for the end of a part
 	}
 	f.Complete = settled && len(sections) > 0
 	return f
@@ -149,7 +151,7 @@ func (c *Controller) cut(ctx context.Context, now time.Time, of ...*part) (cut b
 		}
 		for _, other := range whole.parts {
 			if other != p {
-				other.machine.dissolve()
+				p.machine.absorb(other.machine)
 			}
 		}
 		cuts[p] = whole
@@ -193,9 +195,14 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 		}
 	}
 	free = joinByParts(free)
-	full := room == 0 && len(free) > 0 // these wait for the end of a part
+	c.excess = 0
+	if room == 0 {
+		c.excess = len(free) // these wait for the end of a part
+	}
 	if len(free) > room {
-		free = append(free[:max(room-1, 0)], join(free[max(room-1, 0):]))[:room]
+		last := join(free[max(room-1, 0):])
+		last.bundled = len(free) - room + 1
+		free = append(free[:max(room-1, 0)], last)[:room]
 	}
 	cuts := make(map[*part]*component)
 	for _, of := range free {
@@ -206,7 +213,7 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 	c.cutEditions(ctx, now, cuts)
 	outcomes := gathered.outcomes
 	c.free = c.newPart()
-	if c.free.machine.outcomes = outcomes; full {
+	if c.free.machine.outcomes = outcomes; c.excess > 0 {
 		c.free.machine.pendingSince = gathered.pendingSince
 	}
 	if at := c.stamp(false); !c.changedSince(began) {

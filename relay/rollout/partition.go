@@ -51,6 +51,8 @@ type component struct {
 	first resourceName // the one that stands for it
 	waits map[*Section]pending.Names
 	parts []*part // that have names of it
+
+	bundled int // number of components that it has because of maxOpenParts; zero if it is only one
 }
 
 // A graph connects the pending changes of all node groups.
@@ -89,6 +91,7 @@ func (c *Controller) partition(ctx context.Context, sections []*Section) []*comp
 	g.joinReferences(resources)
 	g.joinKeys(resources)
 	g.joinHosts()
+	c.markCompleted(nodes)
 	return c.components(g, nodes)
 }
 

@@ -388,6 +388,10 @@ func TestB53_PartsAreBounded(t *testing.T) {
 	partsBubble(t, teams(n, "one"), func(r *testRelay, _ *proxy) {
 		r.changeAll(teams(n, "two")...)
 		time.Sleep(quietTime + time.Second)
+		const full = "64 parts are open, the maximum; lds/t66 has the changes of 7 parts"
+		if s := r.Status(); s.Full != full {
+			r.t.Errorf("the status says %q, want %q", s.Full, full)
+		}
 		parts := r.Status().Parts
 		sizes := make(map[int]int)
 		for _, p := range parts {
@@ -398,6 +402,9 @@ func TestB53_PartsAreBounded(t *testing.T) {
 		}
 		time.Sleep(11 * time.Minute)
 		r.serves(1, teams(n, "two")...)
+		if s := r.Status(); s.Full != "" {
+			r.t.Errorf("after the end of all parts, the status says %q", s.Full)
+		}
 		if n := len(r.Status().Parts); n > maxOpenParts {
 			r.t.Errorf("%d promoted parts are kept, want at most %d", n, maxOpenParts)
 		}
@@ -476,10 +483,39 @@ func TestB53_NamesInErrors(t *testing.T) {
 	}{
 		{"Error adding/updating listener(s) a: bad", "a", true}, {"a", "a", true}, {"cluster 'a' is bad", "a", true},
 		{"it is a.", "a", true}, {"ab", "a", false}, {"ba", "a", false}, {"x/a", "a", false}, {"a.b is bad", "a", false},
-		{"a-b a", "a", true}, {"a:b", "a", false}, {"line 11", "1", false}, {"ooo", "oo", false}, {"aa a", "a", true}, {"", "a", false}, {"any text", "", false},
+		{"a-b a", "a", true}, {"a:b", "a", false}, {"line 11", "1", false}, {"a.: b", "a.", true}, {"a.: b", "a", false}, {"x: a b", "a b", true}, {"x: a bc", "a b", false},
+		{"é is bad", "é", true}, {"éa is bad", "a", false}, {"on *: bad", "*", true}, {"xdstp://x/T/a is bad", "xdstp://x/T/a", true},
+		{"ooo", "oo", false}, {"aa a", "a", true}, {"", "a", false}, {"any text", "", false},
 	} {
 		if got := mentions(tt.text, tt.name); got != tt.want {
 			t.Errorf("mentions(%q, %q) = %t", tt.text, tt.name, got)
+		}
+		if got := newNameSet(map[string]wire.Digest{tt.name: {}}).isMentioned(tt.text, wordsOf(tt.text)); got != tt.want {
+			t.Errorf("%q mentions a set with %q: %t", tt.text, tt.name, got)
+		}
+	}
+}
+
+// TestB53_NamesAreFoundByWords: the search in a set of names finds what the search for each name finds.
+func TestB53_NamesAreFoundByWords(t *testing.T) {
+	var texts func(n int) []string // all with at most n characters
+	texts = func(n int) []string {
+		all := []string{""}
+		if n > 0 {
+			for _, shorter := range texts(n - 1) {
+				for _, char := range "a.: -" {
+					all = append(all, string(char)+shorter)
+				}
+			}
+		}
+		return all
+	}
+	for _, name := range texts(3) {
+		set := newNameSet(map[string]wire.Digest{name: {}})
+		for _, text := range texts(5) {
+			if want, got := mentions(text, name), set.isMentioned(text, wordsOf(text)); got != want {
+				t.Fatalf("%q mentions %q: %t, want %t", text, name, got, want)
+			}
 		}
 	}
 }
@@ -611,6 +647,17 @@ func TestB53_WhatExceedsTheBoundKeepsItsAge(t *testing.T) {
 		time.Sleep(quietTime + time.Second)
 		r.must(r.Abort(r.t.Context(), "", "", "test"))
 		last := fmt.Sprint("t", maxOpenParts)
+		r.change(last, "two")
+		time.Sleep(time.Hour)
+		const full = "64 parts are open, the maximum; changes of 1 more wait for the end of one"
+		if s := r.Status(); s.Full != full {
+			r.t.Errorf("the status says %q, want %q", s.Full, full)
+		}
+		r.change(last, "one")
+		time.Sleep(time.Minute)
+		if s := r.Status(); s.Full != "" {
+			r.t.Errorf("after the change that waited was reverted, the status says %q", s.Full)
+		}
 		r.change(last, "two")
 		time.Sleep(time.Hour)
 		r.must(r.Resume(r.t.Context(), "lds/t0", "test"))
@@ -769,5 +816,127 @@ func TestB53_PendingNamesThePartToWaitFor(t *testing.T) {
 		if want := []string{`cluster-x of "cds/cluster-x"`, `l of "cds/cluster-x"`, `m of ""`}; !slices.Equal(got, want) {
 			r.t.Errorf("pending are %q, want %q", got, want)
 		}
+	})
+}
+
+// TestB53_JoinedPartsKeepTheOldestAge: a part that becomes one with a younger part has waited since its own oldest change.
+func TestB53_JoinedPartsKeepTheOldestAge(t *testing.T) {
+	partsBubble(t, []string{"l@1", "m@1"}, func(r *testRelay, _ *proxy) {
+		r.change("l", "2")
+		time.Sleep(11 * time.Minute) // its part, which continues with the next change, is the first one
+		began := time.Now()
+		r.change("m", "2")
+		time.Sleep(5 * time.Minute)
+		r.change("l", "3")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling", "lds/m rolling")
+		r.changeCluster("cluster-x", "1")
+		r.changeAll("l@cluster-x", "m@cluster-x")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		s := r.Status()
+		if part := s.Parts[0]; part.Oldest.After(began.Add(time.Second)) || !part.Oldest.Equal(s.Oldest) {
+			r.t.Errorf("the part waits since %v, and all since %v, want since %v", part.Oldest, s.Oldest, began)
+		}
+	})
+}
+
+// TestB53_WhatCompletesAPartJoinsIt: the origin removes a cluster, or refers to one, and states a moment later, when that is a part
+// already, what ends the reference, or the cluster. Both are one edition, so no client of the rest receives the first one alone, and
+// the part is not halted without the change that corrects it.
+func TestB53_WhatCompletesAPartJoinsIt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		has         string // of the listener
+		first, then func(r *testRelay)
+		want        []string
+	}{
+		"removal before the update": {"cluster-x",
+			func(r *testRelay) { r.changeCluster("cluster-x", "") },
+			func(r *testRelay) { r.change("l", "2") },
+			[]string{"l@2"},
+		},
+		"removal before that of what refers to it": {"cluster-x",
+			func(r *testRelay) { r.changeCluster("cluster-x", "") },
+			func(r *testRelay) { r.change("l", "") },
+			[]string{},
+		},
+		"reference before the cluster": {"1",
+			func(r *testRelay) { r.change("l", "cluster-y") },
+			func(r *testRelay) { r.changeCluster("cluster-y", "1") },
+			[]string{"cluster-x@1", "cluster-y@1", "l@cluster-y"},
+		},
+	} {
+		for _, halted := range []bool{false, true} {
+			partsBubble(t, []string{"l@" + tt.has}, func(r *testRelay, _ *proxy) {
+				r.changeCluster("cluster-x", "1")
+				time.Sleep(quietTime)
+				r.must(r.PromoteAll(r.t.Context(), "test"))
+				tt.first(r)
+				time.Sleep(quietTime + time.Second)
+				if halted {
+					r.must(r.Abort(r.t.Context(), "", "", "test"))
+				}
+				tt.then(r)
+				time.Sleep(3*quietTime + time.Second)
+				r.serves(0, tt.want...)
+				r.serves(1, slices.Sorted(slices.Values([]string{"cluster-x@1", "l@" + tt.has}))...)
+				time.Sleep(11 * time.Minute)
+				r.serves(1, tt.want...)
+				r.expectParts()
+				if r.t.Failed() {
+					r.t.Fatalf("%s, halted before: %t", name, halted)
+				}
+			})
+		}
+	}
+}
+
+// TestB53_OtherChangesCompleteNoPart: a change that begins to refer to what a part removes, or that adds what no edition begins to refer
+// to, does not begin that part again.
+func TestB53_OtherChangesCompleteNoPart(t *testing.T) {
+	partsBubble(t, []string{"l@1", "m@cluster-y", "n@cluster-x"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("n", "cluster-y")
+		r.changeCluster("cluster-x", "") // one part with the change of n
+		r.change("m", "2")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/m rolling", "lds/n rolling")
+		r.change("l", "cluster-x")
+		time.Sleep(2 * quietTime)
+		r.expectParts("lds/m rolling", "lds/n rolling")
+		r.changeCluster("cluster-z", "1")
+		time.Sleep(2 * quietTime)
+		r.expectParts("cds/cluster-z rolling", "lds/m rolling", "lds/n rolling")
+		if n := r.Status().Outcomes.Superseded; n != 0 {
+			r.t.Errorf("%d editions were replaced, want none", n)
+		}
+	})
+}
+
+// TestB53_ARemovalWaitsForTheEndOfTheReference: the removal of a cluster waits for the part that ends the last reference to it, also
+// while that is halted.
+func TestB53_ARemovalWaitsForTheEndOfTheReference(t *testing.T) {
+	partsBubble(t, []string{"l@cluster-x"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("l", "2")
+		time.Sleep(quietTime + time.Second)
+		r.changeCluster("cluster-x", "")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		r.serves(0, "cluster-x@1", "l@2")
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		time.Sleep(time.Hour)
+		r.serves(0, "cluster-x@1", "l@cluster-x")
+		r.serves(1, "cluster-x@1", "l@cluster-x")
+		r.must(r.Resume(r.t.Context(), "", "test"))
+		time.Sleep(25 * time.Minute)
+		r.serves(1, "l@2")
+		r.must(r.Undo(r.t.Context(), "", "", "test"))
+		time.Sleep(time.Second)
+		r.serves(1, "cluster-x@1", "l@cluster-x")
 	})
 }

@@ -39,8 +39,14 @@ type Section struct {
 type sectionPart struct {
 	editions map[Edition]*pending.Edition // that may be served again or are compared with latest
 
-	// changes of the edition for the clients of each cohort, and those that were withdrawn last. Guarded by tracker.mu.
-	changes, withdrawn [maxCohorts][]downstream.Change
+	// Of the edition for the clients of each cohort, and of the one that was withdrawn last. Guarded by tracker.mu.
+	shown, withdrawn [maxCohorts]shownChanges
+}
+
+// shownChanges are the changes that clients of a cohort are sent, and the names of each.
+type shownChanges struct {
+	changes []downstream.Change
+	names   []*nameSet
 }
 
 // all returns the editions of the part.

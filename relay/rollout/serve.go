@@ -33,7 +33,8 @@ func (c *Controller) cutEditions(ctx context.Context, now time.Time, cuts map[*p
 			}
 		}
 	}
-	for p := range cuts {
+	for p, of := range cuts {
+		p.bundled = of.bundled
 		c.beginEdition(p, p.machine.Cut(now, changed[p], large[p]), large[p])
 	}
 	c.compareLatest(ctx)
@@ -55,7 +56,7 @@ func (c *Controller) beginEdition(p *part, number Edition, large bool) {
 	p.edition = summarize(c.changesOf(p, number))
 	p.edition.large = large
 	p.checks.reset()
-	p.judgement = Judgement{}
+	p.judgement, p.completed = Judgement{}, false
 	p.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
 	c.tracker.resetSignals(p)
 }
@@ -213,6 +214,7 @@ func (c *Controller) serveRest(ctx context.Context, moves []move) {
 		for _, m := range moves {
 			if e := s.edition(m.part, m.after); e != nil {
 				of[m.part], all = e, append(all, e)
+				c.judging.recordGood(e.Changes)
 			}
 		}
 		if len(all) > 0 {
@@ -323,19 +325,20 @@ func (c *Controller) serveSpared(ctx context.Context, moves []move) {
 // setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
 // sequence number after, up to upTo. A nil edition has no changes.
 func (s *Section) setChanges(p *part, cohort int, e *pending.Edition, after, upTo cache.Seq) {
-	var changes []downstream.Change
+	var shown shownChanges
 	if e != nil {
 		for key, names := range e.Changes {
-			changes = append(changes, downstream.Change{
+			shown.changes = append(shown.changes, downstream.Change{
 				Key: key, After: after, UpTo: upTo, Names: slices.Sorted(maps.Keys(names)),
 			})
+			shown.names = append(shown.names, newNameSet(names))
 		}
 	}
 	s.c.tracker.mu.Lock()
 	defer s.c.tracker.mu.Unlock()
 	of := s.of[p]
 	if e == nil {
-		of.withdrawn[cohort] = of.changes[cohort]
+		of.withdrawn[cohort] = of.shown[cohort]
 	}
-	of.changes[cohort] = changes
+	of.shown[cohort] = shown
 }

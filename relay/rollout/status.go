@@ -44,6 +44,9 @@ type Status struct {
 	// undone. The fields above are those of the first one; waiting, oldest, undoable and outcomes are of all.
 	Parts []*Status `json:"parts,omitempty"`
 
+	// Full says as text what waits or is one part because 64 parts are open, the maximum; empty if nothing does.
+	Full string `json:"full,omitempty"`
+
 	// Peers are the relays of TENDER_PEERS that do not answer: what they have halted is unknown.
 	Peers []PeerFailure `json:"unreachable_peers,omitempty"`
 }
@@ -167,7 +170,7 @@ func (c *Controller) newStatus() *Status {
 	}
 	slices.SortStableFunc(all, func(a, b *Status) int { return a.Phase.urgency() - b.Phase.urgency() })
 	s := c.partStatus(most)
-	s.Parts, s.Outcomes, s.Oldest, s.Peers = all, outcomes, c.oldest(), c.peers.failures()
+	s.Parts, s.Outcomes, s.Oldest, s.Full, s.Peers = all, outcomes, c.oldest(), c.full(), c.peers.failures()
 	for _, of := range all {
 		s.Undoable = s.Undoable || of.Undoable
 	}
@@ -176,6 +179,25 @@ func (c *Controller) newStatus() *Status {
 		s.Waiting += of.waiting.Load().Names
 	}
 	return s
+}
+
+// full returns the value of Status.Full.
+func (c *Controller) full() (text string) {
+	add := func(format string, args ...any) {
+		if text == "" {
+			text = fmt.Sprintf("%d parts are open, the maximum", maxOpenParts)
+		}
+		text += fmt.Sprintf("; "+format, args...)
+	}
+	for _, p := range c.parts {
+		if p.bundled > 1 && p.machine.phase != Current {
+			add("%s has the changes of %d parts", p.edition.name, p.bundled)
+		}
+	}
+	if c.excess > 0 {
+		add("changes of %d more wait for the end of one", c.excess)
+	}
+	return text
 }
 
 // oldest returns the time of the oldest pending change; zero without one.

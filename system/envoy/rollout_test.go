@@ -99,7 +99,7 @@ func (f *stagedFleet) halfApplied() {
 	f.whileHalted()
 	f.origin.Apply("", func(w *envoytest.World) {
 		w.Remove(relaytest.ListenerType, "bad-extra-0", "bad-listener")
-		w.Put(relaytest.Listener("web", "web"), relaytest.Listener("third-fix", "web"))
+		w.Put(relaytest.Listener("web", "web"), relaytest.Route("web", []string{"*"}, "one"), relaytest.Listener("third-fix", "web"))
 	})
 	f.pass("third-fix")
 }
@@ -121,15 +121,17 @@ func (f *stagedFleet) restarted() {
 	f.whileHalted()
 }
 
-// applyHalf makes a change of listeners of which one is invalid. Canaries apply the others and keep reporting the
-// previous version. The links hold back what the replicas send them afterwards.
+// applyHalf makes a change of listeners of which one is invalid, and of the route to which all of them refer: they are one part
+// of the rollout. Canaries apply the others and keep reporting the previous version. The links hold back what the replicas send
+// them afterwards.
 func (f *stagedFleet) applyHalf(round int) {
 	f.t.Helper()
 	extra := fmt.Sprint("bad-extra-", round)
 	for _, e := range f.canaries() {
 		e.link.Set(proxy.Link{Up: proxy.Way{Hold: true}}) // delays the NACK until the applied part was checked
 	}
-	f.origin.Put(named("web", extra), relaytest.Listener(extra, "web"), invalid("bad-listener"))
+	f.origin.Put(named("web", extra), relaytest.Listener(extra, "web"), ambiguous("bad-listener", "web"),
+		relaytest.Route("web", []string{"*", extra}, "one"))
 	for _, e := range f.canaries() {
 		e.Listener(extra)
 		e.Await("half of the edition", func() error {
@@ -143,6 +145,13 @@ func (f *stagedFleet) applyHalf(round int) {
 		e.link.Set(proxy.Link{Down: proxy.Way{Hold: true}})
 	}
 	f.halted()
+}
+
+// ambiguous returns a listener that Envoy rejects, although it refers to a route: two of its filter chains match the same.
+func ambiguous(name, route string) proto.Message {
+	l := relaytest.Listener(name, route)
+	l.FilterChains = append(l.FilterChains, l.FilterChains[0])
+	return l
 }
 
 // named returns a listener whose responses have a Server header with the given value.
