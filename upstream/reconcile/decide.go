@@ -403,7 +403,7 @@ func (s *Set) newHold(key holdKey, now time.Time) *Hold {
 
 // decisionTime returns when suspected removals are decided: when the set is complete, and no retained resource can
 // refer to their resources any more. If only the latter is awaited, and its time is not known, it returns when the next decision
-// about such resources is due. It is zero if that depends on the origin.
+// about such resources is due.
 func (s *Set) decisionTime(now time.Time) (until time.Time) {
 	until, ok := s.content.CompleteAt()
 	if !ok {
@@ -419,7 +419,7 @@ func (s *Set) decisionTime(now time.Time) (until time.Time) {
 			next = Earlier(next, Earlier(o.decisionDue(now), o.unitsDue(now)))
 		}
 	}
-	if now.After(until) {
+	if now.After(until) && !next.IsZero() {
 		return next
 	}
 	return until
