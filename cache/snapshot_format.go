@@ -391,7 +391,7 @@ func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err er
 		return readParts(&e.Name, val)
 	case entryResource:
 		if e.Resource, err = wire.ReadStored(val); err != nil {
-			return fmt.Errorf("%w: %w", ErrSnapshotDamaged, err)
+			return damaged(err)
 		}
 	case entryDeadline:
 		e.Deadline = time.Unix(0, int64(v))
@@ -551,7 +551,7 @@ func (f *Former) read(num protowire.Number, val []byte, v uint64) (err error) {
 		return readParts(&f.Name, val)
 	case formerResource:
 		if f.Resource, err = wire.ReadStored(val); err != nil {
-			return fmt.Errorf("%w: %w", ErrSnapshotDamaged, err)
+			return damaged(err)
 		}
 	case formerDeadline:
 		f.Deadline = time.Unix(0, int64(v))

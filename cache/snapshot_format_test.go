@@ -43,6 +43,8 @@ func TestB42_InvalidSnapshotsAreRefused(t *testing.T) {
 		{"a change that waits before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldWaiting, "")), ErrSnapshotDamaged},
 		{"a change that waits with a damaged resource", sealSnapshot(snapshotVersion,
 			appendText(appendText(nil, fieldType, ""), fieldWaiting, string(appendText(nil, waitingResource, "\xff")))), ErrSnapshotDamaged},
+		{"a former resource that is damaged", sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldGeneration, ""),
+			fieldFormer, string(appendText(nil, formerResource, "\xff")))), ErrSnapshotDamaged},
 		{"an absent name that is not UTF-8",
 			sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
 		{"entry without a resource", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)),

@@ -338,7 +338,7 @@ func (w *world) checkHolds(was int) {
 			switch {
 			case isOfOperator(h) && !h.Until.IsZero():
 				w.Errorf("removal of %v that waits for an operator has a deadline, want none: %+v", of, h)
-			case h.Undecided() && h.Until.IsZero() && connected:
+			case h.Undecided() && connected && !h.ByOperator && h.Until.IsZero():
 				w.Errorf("pending removal of %v has no deadline although the origin is connected: %+v", of, h)
 			case !h.Undecided() && h.Reason != reconcile.Dropped && h.Since.IsZero():
 				w.Errorf("pending removal of %v has no start time: %+v", of, h)

@@ -167,7 +167,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	}
 	v.noteServer(u.ControlPlane)
 	v.comparison.lastResponse = now
-	wake(&v.agenda.list, &v.agenda.decisions, &v.agenda.comparison)
+	wake(&v.agenda.list, &v.agenda.decisions)
 	if u.Nonce != "" { // without a nonce, an ACK would be a new subscription
 		v.answer(l, u, err)
 	}
@@ -243,7 +243,7 @@ func (v *responses) warnMisbehavior(u wire.Update, c cache.Change) {
 // applyToSet applies an update to a set. Removals that need confirmation become pending instead.
 func (v *responses) applyToSet(s *set, u wire.Update, now time.Time) cache.Change {
 	c, ignores := s.Take(u, now)
-	if s.Confirmed(now) {
+	if len(u.Removed)+len(u.Errors) > 0 && s.Confirmed(now) {
 		v.reports.RecordRemoved(cache.ReportedSet{Key: s.key, Kind: s.kind}, u.RemovedNames())
 	}
 	if ignores {

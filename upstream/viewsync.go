@@ -233,16 +233,18 @@ func (v *viewSync) stepList(now time.Time) (next time.Time) {
 // While changes wait, that is after lookAgain at the latest: what keeps one depends on the other sets, and on the time.
 func (v *viewSync) decide(now time.Time) (next time.Time) {
 	v.group.ComparisonPending = !v.comparison.dueAt.IsZero()
-	next = v.group.Decide(now)
-	if v.group.StartSecondLooks(now) {
-		v.verify(now)
+	if v.group.HasRemovals() {
+		next = v.group.Decide(now)
+		if v.group.StartSecondLooks(now) {
+			v.verify(now)
+		}
+		if v.group.HasRemovals() {
+			next = reconcile.Earlier(next, now.Add(lookAgain))
+		}
 	}
 	v.confirmTarget()
-	if !v.comparison.dueAt.IsZero() {
-		v.agenda.comparison.wake() // it waits for decisions
-	}
-	if v.group.HasRemovals() {
-		next = reconcile.Earlier(next, now.Add(lookAgain))
+	if c := &v.comparison; c.running || !c.dueAt.IsZero() {
+		v.agenda.comparison.wake() // it waits for decisions and responses
 	}
 	return next
 }

@@ -34,9 +34,7 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		c := r.following(v, typeCDS)
-		r.expectResources(c, typeCDS, "a", "b")
-		sleep(10 * time.Second)
+		c := r.complete(v, "a", "b")
 		began := time.Now()
 		answer := r.freeze(admin.FreezeScope{Why: admin.Why{Reason: "bad routes", User: "alice"}})
 		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
@@ -82,8 +80,7 @@ func TestH09_FrozenStateOfARestoredRelayIsServedToAll(t *testing.T) {
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		other := &restarting{running: start(t, r.o, "TENDER_NODE_ID=tender/other"), t: t}
 		r.o.Put(relaytest.Cluster("a"))
-		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
-		sleep(10 * time.Second)
+		r.complete(v, "a")
 		r.freeze(admin.FreezeScope{})
 		r.o.Put(relaytest.Cluster("young"))
 		moved := other.following(v, typeCDS)
@@ -105,9 +102,7 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 		t.Run(restarts, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"))
-				c := r.following(v, typeCDS)
-				r.expectResources(c, typeCDS, "a")
-				sleep(10 * time.Second)
+				c := r.complete(v, "a")
 				began := time.Now()
 				r.freeze(admin.FreezeScope{ForSeconds: 1200})
 				r.o.Put(relaytest.Cluster("b"))
@@ -229,9 +224,7 @@ func TestH09_DroppedRemovalsSurvive(t *testing.T) {
 			all = append(all, name(i))
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { put(tx, all...) })
-		c := r.following(v, typeCDS)
-		r.expectResources(c, typeCDS, all...)
-		time.Sleep(10 * time.Second)
+		c := r.complete(v, all...)
 		r.o.Stop()
 		r.o.Apply(func(tx *relaytest.Tx) {
 			for _, n := range all[1:] {
@@ -303,9 +296,7 @@ func TestH09_EndedDropDoesNotSurviveACrash(t *testing.T) {
 			}
 		}
 		r.o.Apply(put)
-		c := r.following(v, typeCDS)
-		r.expectResources(c, typeCDS, all...)
-		time.Sleep(10 * time.Second)
+		c := r.complete(v, all...)
 		r.o.Stop()
 		r.o.Apply(func(tx *relaytest.Tx) {
 			for _, name := range all {

@@ -54,9 +54,7 @@ func eachStopper(t *testing.T, f func(t *testing.T, r *restarting, v relaytest.V
 		t.Run(s.name, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				state(r.o, "1", "1", "")
-				c := r.following(v, typeCDS)
-				r.expectResources(c, typeCDS, "a", "b")
-				sleep(10 * time.Second)
+				c := r.complete(v, "a", "b")
 				s.stop(r)
 				by := ": ends by operator, by alice at pipe, bad routes"
 				rows := []string{
@@ -142,9 +140,7 @@ func TestB56_ChangesThatWaitSurviveACrash(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		state(r.o, "1", "1", "")
-		c := r.following(v, typeCDS)
-		r.expectResources(c, typeCDS, "a", "b")
-		sleep(10 * time.Second)
+		r.complete(v, "a", "b")
 		r.freeze(admin.FreezeScope{Why: because})
 		sleep(time.Minute)
 		for _, want := range [][]string{{"2", "", "2"}, {"1", "1", ""}} {
@@ -170,9 +166,7 @@ func TestB56_WhatWaitsForNothingIsNotRestored(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		state(r.o, "1", "1", "")
-		c := r.following(v, typeCDS)
-		r.expectResources(c, typeCDS, "a", "b")
-		sleep(10 * time.Second)
+		c := r.complete(v, "a", "b")
 		r.freeze(admin.FreezeScope{Why: because, ForSeconds: 60})
 		state(r.o, "2", "", "2")
 		r.stop()

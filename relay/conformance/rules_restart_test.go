@@ -67,6 +67,15 @@ func (r *restarting) expectResources(c *relaytest.Client, typeURL string, names 
 	c.WaitState(r.t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeURL), names) })
 }
 
+// complete returns a client that has exactly these clusters, of a set that is complete.
+func (r *restarting) complete(v relaytest.Variant, clusters ...string) *relaytest.Client {
+	r.t.Helper()
+	c := r.following(v, typeCDS)
+	r.expectResources(c, typeCDS, clusters...)
+	sleep(10 * time.Second)
+	return c
+}
+
 // sent returns the number of responses that a client gets within d.
 func sent(c *relaytest.Client, d time.Duration) int {
 	before := len(c.Responses())
@@ -182,9 +191,7 @@ func TestB42_SilentOriginConfirmsTheSet(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		c := r.following(v, typeCDS)
-		r.expectResources(c, typeCDS, "a", "b")
-		time.Sleep(10 * time.Second)
+		c := r.complete(v, "a", "b")
 		r.o.Remove(typeCDS, "b")
 		r.expectResources(c, typeCDS, "a")
 		late := r.following(v, typeCDS)

@@ -26,13 +26,13 @@ func HeldRows(origin, group string, holds []reconcile.Hold) (rows []admin.Pendin
 		if h.Details != nil {
 			row.Details = h.Details[:shown]
 		}
-		switch h.Reason {
-		case reconcile.Dropped:
+		if h.Reason == reconcile.Dropped {
 			row.By = cmp.Or(h.By, "operator")
-		case reconcile.Required:
-			row.Ends = admin.EndsByOperator
 		}
-		if !h.Until.IsZero() {
+		switch {
+		case h.ByOperator:
+			row.Ends = admin.EndsByOperator
+		case !h.Until.IsZero():
 			row.Ends, row.Until = admin.EndsByDeadline, h.Until
 		}
 		rows = append(rows, row)

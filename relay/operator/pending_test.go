@@ -40,7 +40,7 @@ func TestHeldRows(t *testing.T) {
 		{TypeURL: wire.ClusterType, Reason: reconcile.Suspect, Kind: reconcile.Removal, Names: []string{"c"}, Reported: true},
 		{TypeURL: wire.ListenerType, Reason: reconcile.Replacement, Kind: reconcile.Addition, Names: []string{"l"}, Until: until},
 		{TypeURL: wire.RouteType, Reason: reconcile.Breaking, Kind: reconcile.Update, Names: []string{"r", "s"}, Details: []string{"x", "y"}},
-		{TypeURL: wire.RouteType, Reason: reconcile.Required, Kind: reconcile.Removal, Names: []string{"q"}},
+		{TypeURL: wire.RouteType, Reason: reconcile.Required, Kind: reconcile.Removal, Names: []string{"q"}, ByOperator: true},
 		{TypeURL: wire.RouteType, Reason: reconcile.Growth, Kind: reconcile.Update, Names: []string{"g"}, Details: []string{"z"}, Until: until},
 		{TypeURL: wire.RouteType, Reason: reconcile.Dropped, Kind: reconcile.Removal, Names: []string{"t"}, By: "alice"},
 		{TypeURL: wire.RouteType, Reason: reconcile.Dropped, Kind: reconcile.Removal, Names: []string{"u"}},

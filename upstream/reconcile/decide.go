@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // decide applies the changes that wait no longer, and holds large removals. It reports whether the content has changed.
@@ -336,8 +337,9 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 			h.Details = append(h.Details, detail)
 		}
 	}
+	kept := s.namedByKept()
 	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
-		change := s.byName[name]
+		change := s.byName[name].shown(has(kept, name))
 		add(s.keyOf(name, change), name, change.replacement, change.since, change.detail)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.waiting)) {
@@ -357,6 +359,14 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 		all = append(all, *byKey[key])
 	}
 	return all
+}
+
+// shown returns a change as operators see it. kept means that what refers to its resource stays until an operator decides.
+func (c removal) shown(kept bool) removal {
+	if kept && c.state == suspected {
+		c.detail = "a resource refers to it, which stays until an operator decides"
+	}
+	return c
 }
 
 // compare orders keys by state.
@@ -379,8 +389,12 @@ func (s *Set) newHold(key holdKey, now time.Time) *Hold {
 		if h.Since = s.heldSince; !s.secondLook {
 			h.Until = s.heldUntil
 		}
+	case required:
+		h.ByOperator = true
 	case suspected:
-		h.Until = s.decisionTime(now)
+		if h.ByOperator = key.detailed; !h.ByOperator {
+			h.Until = s.decisionTime(now)
+		}
 	case blocked, waits:
 		h.Until = s.unitsDue(now)
 	}
@@ -388,17 +402,41 @@ func (s *Set) newHold(key holdKey, now time.Time) *Hold {
 }
 
 // decisionTime returns when suspected removals are decided: when the set is complete, and no retained resource can
-// refer to their resources any more. It is zero if the time is not known.
+// refer to their resources any more. If only the latter is awaited, and its time is not known, it returns when the next decision
+// about such resources is due.
 func (s *Set) decisionTime(now time.Time) (until time.Time) {
 	until, ok := s.content.CompleteAt()
 	if !ok {
 		return time.Time{}
 	}
-	for _, referrer := range referrersOf(s.TypeURL) {
+	var next time.Time
+	for _, referrer := range schema.ReferrersOf(s.TypeURL) {
 		for o := range s.group.sets[referrer] {
-			_, verified := o.possiblyRemoved(now)
-			until = later(until, later(o.heldUntil, verified))
+			if keepsReferents(s.TypeURL) {
+				_, verified := o.possiblyRemoved(now)
+				until = later(until, later(o.heldUntil, verified))
+			}
+			next = Earlier(next, Earlier(o.decisionDue(now), o.unitsDue(now)))
 		}
 	}
+	if now.After(until) && !next.IsZero() {
+		return next
+	}
 	return until
+}
+
+// namedByKept returns the names of pending changes to which resources refer that stay until an operator decides: their removal was
+// dropped, or they are required.
+func (s *Set) namedByKept() names {
+	var referrers []*wire.Resource
+	for _, typeURL := range referrersOf(s.TypeURL) {
+		for o := range s.group.sets[typeURL] {
+			for name, change := range o.byName {
+				if r := o.content.Get(name); r != nil && (change.state == required || change.state == dropped) {
+					referrers = append(referrers, r)
+				}
+			}
+		}
+	}
+	return references(referrers, maps.Keys(s.byName))
 }

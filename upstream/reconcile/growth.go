@@ -67,7 +67,7 @@ func mayWait(r *wire.Resource) bool {
 // the set of these (B.51).
 func (f *filter) holdGrowth(u wire.Update) wire.Update {
 	s := f.set
-	if !s.limitsGrowth() || !f.mayGrow(u) {
+	if !s.limitsGrowth() || len(s.byName) == 0 && !f.additionsWait() && !f.mayGrow(u) {
 		return u
 	}
 	f.forgetOmitted(u)
@@ -88,11 +88,11 @@ func (f *filter) holdGrowth(u wire.Update) wire.Update {
 	return u
 }
 
-// mayGrow reports whether an update may be abnormal growth, or concerns what waits: most are small and do not.
+// mayGrow reports whether an update may be abnormal growth: most are small.
 func (f *filter) mayGrow(u wire.Update) bool {
-	s := f.set
-	return len(s.byName) > 0 || f.tooMany(len(u.Resources)) || f.additionsWait() ||
-		slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return r.Size() >= s.group.cfg.Growth.Bytes })
+	least := f.set.group.cfg.Growth.Bytes
+	return f.tooMany(len(u.Resources)) ||
+		slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return r.Size() >= least })
 }
 
 // additionsWait reports whether additions to any set of the group wait, or were dropped.
@@ -243,7 +243,8 @@ func (s *Set) oldestAddition() (since time.Time) {
 // tooMany reports whether a number of additions is abnormal growth of the set.
 func (f *filter) tooMany(added int) bool {
 	s := f.set
-	return added > 0 && s.isWhole() && s.content.Known(f.now) && s.group.cfg.Growth.set(s.content.Count(), added)
+	g := s.group.cfg.Growth
+	return added > 0 && added >= g.Names && s.isWhole() && s.content.Known(f.now) && g.set(s.content.Count(), added)
 }
 
 // countAdditions counts what an update adds to the set, and the additions that wait already. It does not count what an operator

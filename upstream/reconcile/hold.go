@@ -72,13 +72,17 @@ type Hold struct {
 	// Changes has, for each name, the resource that clients have, and the one that waits.
 	Changes []Change
 
-	// Details has, for each name, why the change would break clients, or how it grows. It is nil for other changes.
+	// Details has, for each name, why the change would break clients, how it grows, or why only an operator ends its wait although
+	// its resource is not required. It is nil for other changes.
 	Details []string
 
 	// Since is when the first change began to wait; zero if that was in an earlier process. Until is when the second look
 	// decides, the set is complete, or growth is applied. It is zero if the second look has started, or if the time depends on
 	// the origin.
 	Since, Until time.Time
+
+	// ByOperator reports that only an operator ends the wait, unless the origin takes the change back.
+	ByOperator bool
 
 	// By is the operator who dropped the changes; empty for the relay, and if that was in an earlier process.
 	By string

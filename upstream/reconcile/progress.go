@@ -91,14 +91,15 @@ func (p *Progress) EnoughAt(quiet time.Duration) (at time.Time, ok bool) {
 func (p *Progress) Phase(
 	now time.Time, before cache.Phase, quiet time.Duration,
 ) (phase cache.Phase, next time.Time) {
+	if before == cache.Confirmed || p.firstResponse.IsZero() && p.versionsSent.IsZero() {
+		return before, time.Time{}
+	}
 	settled, complete := p.settledAt(), p.CompleteAt(p.firstResponse, quiet)
 	if p.firstResponse.IsZero() {
 		complete = p.versionsSent.Add(confirmSilence)
 		settled = complete
 	}
 	switch {
-	case before == cache.Confirmed || p.firstResponse.IsZero() && p.versionsSent.IsZero():
-		return before, time.Time{}
 	case !now.Before(complete):
 		return cache.Confirmed, time.Time{}
 	case !now.Before(settled):

@@ -90,3 +90,47 @@ func TestB50_WhatReplacesARequiredResourceWaits(t *testing.T) {
 		f.wantHolds(t, "passed", now)
 	}
 }
+
+// TestB50_WhatARequiredResourceNamesWaitsWithIt, and what one names whose removal was dropped (P4): until an operator decides, and
+// not until a time that is over.
+func TestB50_WhatARequiredResourceNamesWaitsWithIt(t *testing.T) {
+	for name, keep := range map[string]func(listeners *fakeSet, now time.Time){
+		"required": func(listeners *fakeSet, now time.Time) {
+			listeners.require("l")
+			listeners.respond(now, "-l")
+		},
+		"dropped": func(listeners *fakeSet, now time.Time) {
+			listeners.RestoreDropped("l", &Hold{Since: now, By: "ops"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listeners, routes := newReferencing(t, true)
+			listeners.complete, routes.complete = epoch, epoch
+			now := epoch.Add(time.Minute)
+			keep(listeners, now)
+			routes.respond(now, "-r", "-s")
+			routes.group.Decide(now)
+			routes.wantNames(t, "removed", "r t u v")
+			h := routes.group.Operate(Command{TypeURL: wire.RouteType}, now)
+			if len(h) != 1 || h[0].Reason != Suspect || !h[0].ByOperator || !h[0].Until.IsZero() || len(h[0].Details) != 1 {
+				t.Errorf("holds %+v, want one that ends by an operator", h)
+			}
+			routes.group.Operate(Command{Do: Pass, TypeURL: listeners.TypeURL, Reason: Reason(name)}, now)
+			routes.wantNames(t, "passed", "t u v")
+			routes.wantHolds(t, "passed", now)
+		})
+	}
+}
+
+// TestB50_NoDecisionIsShownInThePast (P4): what a resource names that grows waits as long as that.
+func TestB50_NoDecisionIsShownInThePast(t *testing.T) {
+	now := epoch.Add(time.Minute)
+	listeners, routes := newReferencing(t, true)
+	listeners.complete, routes.complete = epoch, epoch
+	listeners.record("l", removal{state: grown, detail: "grows", replacement: listeners.resources["l"], since: now})
+	routes.respond(now, "-r")
+	h := routes.group.Operate(Command{TypeURL: wire.RouteType}, now)
+	if until := now.Add(time.Hour); len(h) != 1 || h[0].ByOperator || !h[0].Until.Equal(until) {
+		t.Errorf("holds %+v, want one until %v", h, until)
+	}
+}

@@ -134,18 +134,6 @@ func (g *Group) NewSet(typeURL, pattern string, content Content) *Set {
 	return s
 }
 
-// needed returns a function that reports whether a retained resource refers to a name of s (see retainedResources).
-func (g *Group) needed(s *Set, includePossible bool, now time.Time) func(name string) bool {
-	var found names // computed on the first call, because most responses remove nothing
-	return func(name string) bool {
-		if found == nil {
-			found = references(g.retainedResources(s.TypeURL, includePossible, now), s.content.Names())
-		}
-		_, ok := found[name]
-		return ok
-	}
-}
-
 // retainedResources returns the resources that may refer to those of a type, and whose change is pending or dropped.
 // Clients still receive them, so they must receive what these refer to. With includePossible, it adds the resources
 // that the origin may have removed, because their removal may be held later.
@@ -318,9 +306,7 @@ type filter struct {
 	connected bool // a stream carries the set
 	confirmed bool // the set is complete
 
-	// needed reports whether a retained resource refers to a name of the set. mayBeNeeded also considers resources that
-	// the origin may have removed.
-	needed, mayBeNeeded func(name string) bool
+	neededNames, possiblyNeeded names // see needed and mayBeNeeded; nil until one of these is asked
 
 	update    wire.Update // as the origin stated it; the zero value if the filter is not for one
 	replacing names       // resources that replace others
@@ -329,11 +315,23 @@ type filter struct {
 }
 
 func (s *Set) newFilter(now time.Time) *filter {
-	_, connected := s.content.CompleteAt()
-	return &filter{
-		set: s, now: now, connected: connected, confirmed: s.Confirmed(now), replacing: make(names),
-		needed: s.group.needed(s, false, now), mayBeNeeded: s.group.needed(s, true, now),
+	at, connected := s.content.CompleteAt()
+	return &filter{set: s, now: now, connected: connected, confirmed: connected && !now.Before(at)}
+}
+
+// needed reports whether a retained resource refers to a name of the set (see retainedResources).
+func (f *filter) needed(name string) bool { return has(f.named(&f.neededNames, false), name) }
+
+// mayBeNeeded is needed, but also considers resources that the origin may have removed.
+func (f *filter) mayBeNeeded(name string) bool { return has(f.named(&f.possiblyNeeded, true), name) }
+
+// named returns the names of the set to which retained resources refer. It finds them once.
+func (f *filter) named(found *names, includePossible bool) names {
+	if *found == nil {
+		retained := f.set.group.retainedResources(f.set.TypeURL, includePossible, f.now)
+		*found = references(retained, f.set.content.Names())
 	}
+	return *found
 }
 
 // reached reports whether a stream carries the set, and a time has come. A zero time never comes.

@@ -21,6 +21,7 @@ type fakeSet struct {
 	*Set
 	resources map[string]*wire.Resource
 	confirmed bool
+	complete  time.Time   // when it was
 	known     bool        // the set was complete before
 	awaiting  names       // see Content.Await
 	cause     cache.Cause // of what the origin states
@@ -32,7 +33,7 @@ type fakeSet struct {
 func (f *fakeSet) Get(name string) *wire.Resource { return f.resources[name] }
 func (f *fakeSet) Names() iter.Seq[string]        { return maps.Keys(f.resources) }
 func (f *fakeSet) Count() int                     { return len(f.resources) }
-func (f *fakeSet) CompleteAt() (time.Time, bool)  { return time.Time{}, f.confirmed }
+func (f *fakeSet) CompleteAt() (time.Time, bool)  { return f.complete, f.confirmed }
 
 func (f *fakeSet) Known(time.Time) bool { return f.known }
 

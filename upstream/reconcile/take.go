@@ -11,18 +11,30 @@ import (
 // Take applies an update, except changes that must wait. ignoresVersions reports that the origin ignores the versions
 // that the relay sent.
 func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersions bool) {
-	fails := u.Fails(s.pattern)
 	f := s.newFilter(now)
 	f.update = u
-	waited, repeats := len(s.waiting)+s.count(grown), s.repeatsUnmentioned(u)
-	passes := f.holdGrowth(f.holdBreaking(f.holdRequired(f.deferRemovals(u))))
-	c = f.apply(f.withoutBlocked(f.joinUnits(passes)))
-	if s.awaitAdditions(); !fails {
-		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting)+s.count(grown) > waited, s.group.cfg.ColdWait)
+	before := s.unmentionedCount()
+	repeats := before > 0 && s.repeatsUnmentioned(u)
+	if f.confirmed {
+		s.newNames = nil
 	}
-	m, before := &s.unmentioned, s.unmentionedCount()
+	passes, waits := u, false
+	if f.concerns(u) {
+		passes, waits = f.ask(u)
+	}
+	c = f.apply(passes)
+	if s.awaitAdditions(); !u.Fails(s.pattern) {
+		s.Progress.recordResponse(now, c.New > 0 || waits, s.group.cfg.ColdWait)
+	}
+	return c, s.recordMentions(u, c, before, repeats, now)
+}
+
+// recordMentions records what the origin mentions in an update that was applied, and reports whether it ignores the versions that
+// the relay sent. before is the number of unmentioned resources until then.
+func (s *Set) recordMentions(u wire.Update, c cache.Change, before int, repeats bool, now time.Time) (ignoresVersions bool) {
+	m := &s.unmentioned
 	if before+len(m.foreign)+len(m.requestedAgain) == 0 {
-		return c, false
+		return false
 	}
 	if m.statesAll = m.statesAll || repeats; repeats && len(m.withVersion) > 0 {
 		ignoresVersions = s.NoteVersionsIgnored(now)
@@ -34,10 +46,28 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 	}
 	// Only a first mention, a change and the first response count. An origin may send TTL heartbeats for ever, and an
 	// error for the whole set says nothing about its members.
-	if m.unmentionedCount() < before || c.Changed > 0 || m.lastMention.IsZero() && !fails {
+	if m.unmentionedCount() < before || c.Changed > 0 || m.lastMention.IsZero() && !u.Fails(s.pattern) {
 		m.lastMention = now
 	}
-	return c, ignoresVersions
+	return ignoresVersions
+}
+
+// concerns reports whether a policy may make a change of an update wait. Otherwise none is asked: the update removes nothing,
+// adds little, and nothing waits for which it could matter.
+func (f *filter) concerns(u wire.Update) bool {
+	s := f.set
+	return len(s.group.withRemovals)+len(s.missing)+len(u.Removed)+len(u.Errors) > 0 || s.group.cfg.Check != nil || s.hasUnits() ||
+		s.limitsGrowth() && f.mayGrow(u) || slices.ContainsFunc(u.Resources, isEmptyAssignment)
+}
+
+// ask returns the part of an update that passes all policies. The others record the rest; waits reports that these are more
+// additions than before.
+func (f *filter) ask(u wire.Update) (passes wire.Update, waits bool) {
+	s := f.set
+	before := len(s.waiting) + s.count(grown)
+	passes = f.holdGrowth(f.holdBreaking(f.holdRequired(f.deferRemovals(u))))
+	passes = f.withoutBlocked(f.joinUnits(passes))
+	return passes, len(s.waiting)+s.count(grown) > before
 }
 
 // repeatsUnmentioned reports whether an update has a resource, unmentioned until now, as the set has it: the origin states
@@ -57,9 +87,6 @@ func (s *Set) repeatsUnmentioned(u wire.Update) bool {
 // pending removals of other resources in the update.
 func (f *filter) deferRemovals(u wire.Update) wire.Update {
 	s := f.set
-	if f.confirmed {
-		s.newNames = nil
-	}
 	u.Resources = f.deferEmptied(u.Resources)
 	deferred := make(names)
 	for name := range u.RemovedNames() {

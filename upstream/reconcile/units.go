@@ -48,7 +48,7 @@ type joining struct {
 
 // hasUnits reports whether resources of the set exclude one another. The names of a set by name are of different clients.
 func (s *Set) hasUnits() bool {
-	return wire.HasKeys(s.TypeURL) && (s.pattern != "" || s.group.cfg.AllResources)
+	return wire.HasKeys(s.TypeURL) && s.isWhole()
 }
 
 // joinUnits returns an update, whose changes are decided, with each unit whole: it adds what waited for this update, and takes out
@@ -283,7 +283,9 @@ func (j *joining) replace(of *unit, replaced names) {
 		if j.standing(name) == removing {
 			j.set.markMentioned(name)
 			replaced[name] = struct{}{}
-			maps.Copy(j.f.replacing, of.additions)
+			for addition := range of.additions {
+				put(&j.f.replacing, addition, struct{}{})
+			}
 		}
 	}
 }
