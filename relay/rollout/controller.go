@@ -195,7 +195,7 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 				next = earlier(next, at)
 			}
 		}
-		c.publish(now)
+		c.publish()
 		if !changed {
 			return next
 		}

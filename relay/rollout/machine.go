@@ -130,18 +130,19 @@ type Machine struct {
 	previous *Edition // the edition before lastGood, for Undo; nil without one
 	retained *Edition // superseded edition that cohort 0 keeps until the next one; nil without one
 
-	pendingSince time.Time // time of the oldest pending change
-	behindSince  time.Time // time of the oldest pending change that the edition lacks; zero without one
-	entered      time.Time // start of the phase or stage
-	holdSince    time.Time // since when editions remove many resources; zero if the newest does not
-	checkSince   time.Time // since when only the check delays the next step; zero if other conditions do
-	queuedSince  time.Time // in Held: since when the edition waits for the judge; zero before
-	judgeSince   time.Time // in Held: since when the judge is served the edition; zero before
-	frozenSince  time.Time // start of the freeze; zero without one
-	changed      time.Time // time of the edition's newest change, or of its resumption
-	resumed      time.Time // time of the last Resume
-	haltEnded    time.Time // end of the last phase Halted; zero without one
-	editedSince  time.Time // in Halted: since when latest differs from the rejected edition; zero if it does not
+	pendingSince time.Time     // time of the oldest pending change
+	took         time.Duration // how long the oldest change of the last good had waited
+	behindSince  time.Time     // time of the oldest pending change that the edition lacks; zero without one
+	entered      time.Time     // start of the phase or stage
+	holdSince    time.Time     // since when editions remove many resources; zero if the newest does not
+	checkSince   time.Time     // since when only the check delays the next step; zero if other conditions do
+	queuedSince  time.Time     // in Held: since when the edition waits for the judge; zero before
+	judgeSince   time.Time     // in Held: since when the judge is served the edition; zero before
+	frozenSince  time.Time     // start of the freeze; zero without one
+	changed      time.Time     // time of the edition's newest change, or of its resumption
+	resumed      time.Time     // time of the last Resume
+	haltEnded    time.Time     // end of the last phase Halted; zero without one
+	editedSince  time.Time     // in Halted: since when latest differs from the rejected edition; zero if it does not
 
 	outcomes Outcomes
 
@@ -527,7 +528,7 @@ func (m *Machine) nextStage(now time.Time, f Facts) {
 func (m *Machine) finishPromotion(now time.Time, behind bool) {
 	previous := m.lastGood
 	m.previous, m.lastGood, m.retained, m.halt, m.holdSince = &previous, m.edition, nil, Halt{}, time.Time{}
-	m.pendingSince = time.Time{}
+	m.took, m.pendingSince = now.Sub(cmp.Or(m.pendingSince, now)), time.Time{}
 	m.outcomes.Promoted++
 	m.enter(Current, now)
 	if behind {

@@ -264,7 +264,7 @@ func (c *Controller) addPart(p *part) {
 }
 
 // retire removes the parts that have nothing to serve or to undo, and of the promoted ones the oldest above the limit.
-func (c *Controller) retire(now time.Time) {
+func (c *Controller) retire() {
 	var ended, promoted []*part
 	for _, p := range c.parts {
 		if p.phase != p.machine.phase {
@@ -289,7 +289,7 @@ func (c *Controller) retire(now time.Time) {
 		return
 	}
 	for _, p := range ended {
-		c.publishPart(now, p)
+		c.publishPart(p)
 		c.outcomes.add(p.machine.outcomes)
 	}
 	c.parts = slices.DeleteFunc(c.parts, func(p *part) bool { return slices.Contains(ended, p) })

@@ -534,6 +534,23 @@ func TestB53_LaterChangesAreOneEdition(t *testing.T) {
 	})
 }
 
+// TestPromotionOfAllLogsItsDuration: an operator promotes a halted part with all others, as a new part. The log says how long
+// the oldest change had waited.
+func TestPromotionOfAllLogsItsDuration(t *testing.T) {
+	partsBubble(t, teams(1, "one"), func(r *testRelay, _ *proxy) {
+		r.change("t0", "two")
+		time.Sleep(time.Minute)
+		r.must(r.Abort(r.t.Context(), "", "bad", "test"))
+		time.Sleep(time.Minute)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		synctest.Wait()
+		_, took, _ := strings.Cut(r.logs.String(), " took=")
+		if waited, err := time.ParseDuration(strings.TrimSpace(took)); err != nil || (waited-2*time.Minute).Abs() > time.Second {
+			t.Errorf("the log does not end with a promotion that took 2m0s:\n%s", r.logs.String())
+		}
+	})
+}
+
 // TestB53_ARollbackKeepsHalts: a rollback of some resources leaves a part halted that changes others.
 func TestB53_ARollbackKeepsHalts(t *testing.T) {
 	partsBubble(t, teams(2, "one"), func(r *testRelay, _ *proxy) {

@@ -37,6 +37,7 @@ type testRelay struct {
 	server *downstream.Server
 	views  map[string]*cache.View // by group
 	groups []*group
+	logs   bytes.Buffer
 }
 
 // A group is a node group with the loop that writes its view.
@@ -92,7 +93,7 @@ func newTestRelayOf(t *testing.T, cfg Config, judge Judge, withdrawn []*Withdraw
 	r := &testRelay{t: t, stages: cfg.Stages, views: make(map[string]*cache.View)}
 	waits := func(typeURL string) bool { return typeURL == listeners || typeURL == wire.ClusterType }
 	r.Controller = NewController(ControllerConfig{
-		Config: cfg, Judge: judge, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
+		Config: cfg, Judge: judge, Origin: "default", Waits: waits, Logger: slog.New(slog.NewTextHandler(&r.logs, nil)),
 		Observed: func() iter.Seq[downstream.Observed] { return r.server.Observed() },
 		Frozen:   func() bool { return false },
 		Decided:  func(context.Context) {},

@@ -173,7 +173,7 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	}
 	c.serveSpared(ctx, moves)
 	c.tracker.setReached(c.parts, func(p *part, cohort int) bool { return p.served[cohort] != p.machine.lastGood })
-	c.retire(now)
+	c.retire()
 	c.dropUnusedEditions()
 	c.compareLatest(ctx)
 	if recorded {

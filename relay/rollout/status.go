@@ -127,15 +127,15 @@ func (s *Status) clone() *Status {
 }
 
 // publish publishes the status of the rollout and logs the transitions of parts.
-func (c *Controller) publish(now time.Time) {
+func (c *Controller) publish() {
 	for _, p := range c.machines() {
-		c.publishPart(now, p)
+		c.publishPart(p)
 	}
 	c.status.Store(c.newStatus())
 }
 
 // publishPart publishes the status of a part and logs its transition.
-func (c *Controller) publishPart(now time.Time, p *part) {
+func (c *Controller) publishPart(p *part) {
 	before, after := p.status, c.partStatus(p)
 	if before == nil {
 		before = &Status{Origin: c.cfg.Origin}
@@ -147,7 +147,7 @@ func (c *Controller) publishPart(now time.Time, p *part) {
 	if after.Outcomes.Promoted > before.Outcomes.Promoted {
 		c.cold = false
 	}
-	c.logTransition(now, before, after)
+	c.logTransition(p, before, after)
 	c.cfg.Changed(p.number, before, after)
 }
 
@@ -313,7 +313,7 @@ func (c *Controller) coldAndUnconfirmed(phase Phase) bool {
 }
 
 // logTransition logs a change of the phase, the stage or the edition.
-func (c *Controller) logTransition(now time.Time, before, after *Status) {
+func (c *Controller) logTransition(p *part, before, after *Status) {
 	log := c.cfg.Logger.With(slog.String("part", after.Part), slog.String("edition", after.Edition),
 		slog.Int("resources", after.Resources))
 	unobserved := slog.Bool("unobserved", after.Unobserved)
@@ -323,7 +323,7 @@ func (c *Controller) logTransition(now time.Time, before, after *Status) {
 			slog.String("reason", after.Halted.Reason), slog.Int("stage", before.Stage))
 	case after.Outcomes.Promoted > before.Outcomes.Promoted:
 		log.Info("rollout promoted to all clients",
-			unobserved, slog.Duration("took", now.Sub(before.Oldest).Round(time.Millisecond)))
+			unobserved, slog.Duration("took", p.machine.took.Round(time.Millisecond)))
 	case after.Phase == Rolling:
 		log.Info("rollout stage started",
 			slog.Int("stage", after.Stage), slog.String("clients", after.Cohorts[after.Stage-1].Name), unobserved)
