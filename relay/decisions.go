@@ -41,14 +41,6 @@ type decisions struct {
 	hasDropped  bool                      // guarded by writing: whether a removal may be dropped
 	errLogged   time.Time                 // guarded by writing: when err was last logged
 	directories map[int]directorySnapshot // guarded by writing; by origin
-	asked       map[holder]*askedHolder   // guarded by writing
-}
-
-// An askedHolder is what a view or directory has answered when it was asked for its dropped removals.
-type askedHolder struct {
-	question[[]reconcile.Hold]
-	dropped  []snapshot.DroppedRemovals
-	answered bool // it has answered once
 }
 
 // An activeFreeze is a freeze or a rollback in force.
@@ -168,21 +160,14 @@ type directorySnapshot struct {
 	files   *files.Saved // nil if an earlier process wrote the snapshot, or if there is none
 	at      time.Time    // of the write
 	written bool         // whether there is a snapshot
-	asked   *question[*files.Saved]
 }
 
 // saveDirectory stores the resources of a directory that the relay serves although its files no longer contain them. It
-// writes only if they have changed since the last write, and if the directory answers. writing must be held.
-func (d *decisions) saveDirectory(ctx context.Context, origin int, o filesOrigin, wait *time.Duration) error {
-	was := d.directories[origin]
-	if was.asked == nil {
-		was.asked = new(question[*files.Saved])
-		d.directories[origin] = was
-	}
-	is, answered := was.asked.ask(ctx, wait, func() *files.Saved { return o.Saved(context.WithoutCancel(ctx)) })
-	now := time.Now()
+// writes only if they have changed since the last write. writing must be held.
+func (d *decisions) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
+	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
 	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < d.snapshots.settings.maxSnapshotAge/renewShare
-	if !answered || is.Same(was.files) && upToDate {
+	if ctx.Err() != nil || is.Same(was.files) && upToDate {
 		return nil
 	}
 	header := d.snapshots.headers.ofDirectory(origin)
@@ -196,7 +181,7 @@ func (d *decisions) saveDirectory(ctx context.Context, origin int, o filesOrigin
 		err = d.snapshots.dir.Write(snap)
 	}
 	if err == nil {
-		d.directories[origin] = directorySnapshot{is, now, is != nil, was.asked}
+		d.directories[origin] = directorySnapshot{is, now, is != nil}
 	}
 	return err
 }
@@ -221,44 +206,20 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	all := g.standingDecisions()
-	wait, known := captureWait, true
 	if d.hasDropped {
-		all.Dropped, known = g.savedDropped(ctx, &wait)
+		all.Dropped = g.droppedRemovals(ctx, g.commandTargets())
 	}
-	if ctx.Err() != nil || !known {
+	if ctx.Err() != nil {
 		return // a view may not have returned its dropped removals
 	}
 	d.hasDropped = len(all.Dropped) > 0
 	var err error
 	for i, o := range g.origins { // must precede the decisions, which refer to these resources
 		if files, ok := o.(filesOrigin); ok {
-			err = errors.Join(err, d.saveDirectory(ctx, i, files, &wait))
+			err = errors.Join(err, d.saveDirectory(ctx, i, files))
 		}
 	}
 	d.setError(errors.Join(err, d.snapshots.dir.WriteDecisions(all)), time.Now())
-}
-
-// savedDropped returns the removals that operators have dropped. A view or directory that does not answer keeps those that it had
-// when it was asked before. If one has never answered, known is false. writing must be held.
-func (g *groups) savedDropped(ctx context.Context, wait *time.Duration) (all []snapshot.DroppedRemovals, known bool) {
-	asked := make(map[holder]*askedHolder) // without those that are gone
-	known = true
-	for _, o := range g.commandTargets() {
-		of := g.decisions.asked[o.holder]
-		if of == nil {
-			of = new(askedHolder)
-		}
-		asked[o.holder] = of
-		holds, answered := of.ask(ctx, wait, func() []reconcile.Hold {
-			return o.holder.Operate(context.WithoutCancel(ctx), reconcile.Command{})
-		})
-		if answered {
-			of.dropped, of.answered = g.droppedOf(&o, holds), true
-		}
-		all, known = append(all, of.dropped...), known && of.answered
-	}
-	g.decisions.asked = asked
-	return all, known
 }
 
 // standingDecisions returns the decisions of operators without dropped removals.
@@ -299,19 +260,13 @@ func (d *decisions) setError(err error, now time.Time) {
 // droppedRemovals returns the removals of views and directories that operators have dropped. It waits for each of these.
 func (g *groups) droppedRemovals(ctx context.Context, of []commandTarget) (all []snapshot.DroppedRemovals) {
 	for _, o := range of {
-		all = append(all, g.droppedOf(&o, o.holder.Operate(ctx, reconcile.Command{}))...)
-	}
-	return all
-}
-
-// droppedOf returns the removals among the changes of a view or directory that operators have dropped.
-func (g *groups) droppedOf(o *commandTarget, holds []reconcile.Hold) (all []snapshot.DroppedRemovals) {
-	for _, h := range holds {
-		if h.Reason == reconcile.Dropped && h.Details == nil { // the origin sends broken changes again after a restart
-			all = append(all, snapshot.DroppedRemovals{
-				Origin: g.settings.origins[o.origin].Name, Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
-				By: h.By, Since: h.Since.Round(0),
-			})
+		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
+			if h.Reason == reconcile.Dropped && h.Details == nil { // the origin sends broken changes again after a restart
+				all = append(all, snapshot.DroppedRemovals{
+					Origin: g.settings.origins[o.origin].Name, Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
+					By: h.By, Since: h.Since.Round(0),
+				})
+			}
 		}
 	}
 	return all

@@ -85,7 +85,6 @@ type viewSnapshot struct {
 	at             time.Time
 	omissionLogged bool // omitted resources were logged
 	written        bool // there is a file
-	asked          question[*cache.Capture]
 }
 
 // A viewCapture captures the state of one source of a view, and what waits in front of it.
@@ -95,8 +94,8 @@ type viewCapture struct {
 	line    *generations.Line // nil if no generations are kept
 }
 
-// captureWait limits how long a round of snapshots waits for the loops of all views together, and so does a save of decisions.
-// recallWait is the limit for a view that was evicted, whose loop is about to end: other clients wait meanwhile.
+// captureWait limits how long a snapshot waits for the loop of a view. recallWait is the limit for a view that was evicted, whose
+// loop is about to end: other clients wait meanwhile.
 const (
 	captureWait = 5 * time.Second
 	recallWait  = 100 * time.Millisecond
@@ -105,12 +104,9 @@ const (
 // errNotCaptured means that the loop of a view does not answer.
 var errNotCaptured = errors.New("the changes that wait are not known: the loop of the view is busy")
 
-// needsLoop reports whether only the loop of the view has its state, because changes wait.
-func (v *viewCapture) needsLoop() bool { return v.control != nil && v.list.HasRows() }
-
 // capture returns the state now. It waits for the loop of the view only if changes wait. If ctx ends first, it returns nil.
 func (v *viewCapture) capture(ctx context.Context) *cache.Capture {
-	if !v.needsLoop() {
+	if v.control == nil || !v.list.HasRows() {
 		return v.list.Writer().Capture()
 	}
 	var captured *cache.Capture
@@ -406,10 +402,10 @@ func (s *snapshots) write() {
 	s.mu.Lock()
 	saving, removed := maps.Clone(s.views), maps.Clone(s.removed)
 	s.mu.Unlock()
-	now, before, wait := time.Now(), s.failed, captureWait
+	now, before := time.Now(), s.failed
 	s.failed = false
 	for key, was := range removed {
-		err := s.saveRemoved(was, now, &wait)
+		err := s.saveRemoved(was, now)
 		s.logFailure(&was.header, err)
 		s.mu.Lock()
 		if s.removed[key] == was && !errors.Is(err, errNotCaptured) { // the next round captures it, once the loop has ended
@@ -419,7 +415,7 @@ func (s *snapshots) write() {
 	}
 	s.dir.RemoveEvicted(now.Add(-s.settings.maxSnapshotAge))
 	for _, v := range saving {
-		s.logFailure(&v.header, s.save(v, now, &wait))
+		s.logFailure(&v.header, s.save(v, now))
 	}
 	if before && !s.failed { // a failed write is repeated in each round
 		s.log.Info("snapshots written again")
@@ -427,33 +423,18 @@ func (s *snapshots) write() {
 }
 
 // saveRemoved removes the snapshot of a removed view, or moves it to the snapshots of evicted views.
-func (s *snapshots) saveRemoved(was *removedView, now time.Time, wait *time.Duration) error {
+func (s *snapshots) saveRemoved(was *removedView, now time.Time) error {
 	if !was.evicted {
 		return s.dir.Remove(&was.header)
 	}
-	if err := s.save(was.viewSnapshot, now, wait); err != nil {
+	if err := s.save(was.viewSnapshot, now); err != nil {
 		return err
 	}
 	return s.dir.Evict(&was.header, was.peer, s.maxEvicted())
 }
 
-// ask is capture, with the time that is left to wait for loops.
-func (v *viewSnapshot) ask(wait *time.Duration) *cache.Capture {
-	if !v.needsLoop() {
-		return v.list.Writer().Capture()
-	}
-	select {
-	case <-v.list.Closed(): // the loop has ended, although it may not have answered
-		return v.list.Capture()
-	default:
-	}
-	ctx := context.Background()
-	captured, _ := v.asked.ask(ctx, wait, func() *cache.Capture { return v.capture(ctx) })
-	return captured
-}
-
-// save writes one snapshot, if the state has changed or the snapshot is old. wait is the time that is left to wait for loops.
-func (s *snapshots) save(v *viewSnapshot, now time.Time, wait *time.Duration) error {
+// save writes one snapshot, if the state has changed or the snapshot is old.
+func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	if !s.headers.includes(&v.header) {
 		return s.removeFile(v)
 	}
@@ -462,7 +443,9 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time, wait *time.Duration) er
 	if revision == v.revision && waiting == v.waiting && target == v.target && now.Sub(v.at) < s.settings.maxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, omitted, err := s.take(v, now, func() *cache.Capture { return v.ask(wait) })
+	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
+	defer cancel()
+	snap, omitted, err := s.take(v, now, func() *cache.Capture { return v.capture(ctx) })
 	if err != nil {
 		return err
 	}
