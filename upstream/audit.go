@@ -430,7 +430,7 @@ func (a *audit) markHeld(v *viewSync) {
 	for _, h := range v.Operate(reconcile.Command{}) {
 		for _, name := range h.Names {
 			of := resource{h.TypeURL, name}
-			held[of] = held[of] || h.Details != nil || h.Reason == reconcile.Replacement && h.Kind != reconcile.Removal
+			held[of] = held[of] || h.Kind != reconcile.Removal && (h.Details != nil || h.Reason == reconcile.Replacement)
 		}
 	}
 	a.dropExplained(v)

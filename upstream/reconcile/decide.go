@@ -363,7 +363,7 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 
 // shown returns a change as operators see it. kept means that what refers to its resource stays until an operator decides.
 func (c removal) shown(kept bool) removal {
-	if kept && c.state == suspected {
+	if kept && (c.state == suspected || c.state == held) {
 		c.detail = "a resource refers to it, which stays until an operator decides"
 	}
 	return c
@@ -386,7 +386,8 @@ func (s *Set) newHold(key holdKey, now time.Time) *Hold {
 	h := &Hold{TypeURL: s.TypeURL, Reason: s.reason(key.state), Kind: key.kind, By: key.by, Reported: s.group.cfg.Reported}
 	switch key.state {
 	case held:
-		if h.Since = s.heldSince; !s.secondLook {
+		h.Since = s.heldSince
+		if h.ByOperator = key.detailed; !h.ByOperator && !s.secondLook {
 			h.Until = s.heldUntil
 		}
 	case required:
@@ -402,8 +403,8 @@ func (s *Set) newHold(key holdKey, now time.Time) *Hold {
 }
 
 // decisionTime returns when suspected removals are decided: when the set is complete, and no retained resource can
-// refer to their resources any more. If only the latter is awaited, and its time is not known, it returns when the next decision
-// about such resources is due.
+// refer to their resources any more. If only the latter is awaited, it returns when the next decision about such resources is due;
+// zero if only the origin or an operator decides about these.
 func (s *Set) decisionTime(now time.Time) (until time.Time) {
 	until, ok := s.content.CompleteAt()
 	if !ok {
@@ -419,7 +420,7 @@ func (s *Set) decisionTime(now time.Time) (until time.Time) {
 			next = Earlier(next, Earlier(o.decisionDue(now), o.unitsDue(now)))
 		}
 	}
-	if now.After(until) && !next.IsZero() {
+	if now.After(until) {
 		return next
 	}
 	return until

@@ -122,15 +122,33 @@ func TestB50_WhatARequiredResourceNamesWaitsWithIt(t *testing.T) {
 	}
 }
 
-// TestB50_NoDecisionIsShownInThePast (P4): what a resource names that grows waits as long as that.
+// TestB50_NoDecisionIsShownInThePast (P4): what a resource names that grows waits as long as that. What one names whose change
+// would break clients waits for the origin, at no known time.
 func TestB50_NoDecisionIsShownInThePast(t *testing.T) {
 	now := epoch.Add(time.Minute)
+	for of, until := range map[state]time.Time{grown: now.Add(time.Hour), breaking: {}} {
+		listeners, routes := newReferencing(t, true)
+		listeners.complete, routes.complete = epoch, epoch
+		listeners.record("l", removal{state: of, detail: "why", replacement: listeners.resources["l"], since: now})
+		routes.respond(now, "-r")
+		h := routes.group.Operate(Command{TypeURL: wire.RouteType}, now)
+		if len(h) != 1 || h[0].ByOperator || !h[0].Until.Equal(until) {
+			t.Errorf("state %v: holds %+v, want one until %v", of, h, until)
+		}
+	}
+}
+
+// TestB50_WhatARequiredResourceNamesIsHeldWithIt (P4): also if it is many, or all of its type.
+func TestB50_WhatARequiredResourceNamesIsHeldWithIt(t *testing.T) {
 	listeners, routes := newReferencing(t, true)
 	listeners.complete, routes.complete = epoch, epoch
-	listeners.record("l", removal{state: grown, detail: "grows", replacement: listeners.resources["l"], since: now})
-	routes.respond(now, "-r")
+	now := epoch.Add(time.Minute)
+	listeners.require("l")
+	listeners.respond(now, "-l")
+	routes.record("r", removal{state: held, since: now})
+	routes.startHold(now, time.Minute)
 	h := routes.group.Operate(Command{TypeURL: wire.RouteType}, now)
-	if until := now.Add(time.Hour); len(h) != 1 || h[0].ByOperator || !h[0].Until.Equal(until) {
-		t.Errorf("holds %+v, want one until %v", h, until)
+	if len(h) != 1 || !h[0].ByOperator || !h[0].Until.IsZero() || len(h[0].Details) != 1 {
+		t.Errorf("holds %+v, want one that ends by an operator", h)
 	}
 }
