@@ -209,6 +209,9 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	if s.WaitsFor != "" {
 		t.Row("  waits for", s.WaitsFor)
 	}
+	if s.Full != "" {
+		t.Row("  parts", s.Full)
+	}
 	if s.Resources > 0 && s.Phase > rollout.Gathering {
 		text := fmt.Sprintf("%s, the newest change %s ago", resources(s.Resources), ago(s.Changed, now))
 		if s.Large {
@@ -232,9 +235,6 @@ func (t *table) part(s *rollout.Status) {
 		t.Row("  part", fmt.Sprintf("%s, of %d open", cmp.Or(s.Part, "the next"), open))
 	case open == 1 && s.Part != "":
 		t.Row("  part", s.Part)
-	}
-	if s.Full != "" {
-		t.Row("  parts", s.Full)
 	}
 }
 

@@ -56,13 +56,21 @@ func (t targets) newIn(resources, others []*wire.Resource, found func(resourceNa
 // reference to a resource that an edition removes, or adds one to which an edition begins to refer. The editions alone would leave
 // clients without the resource.
 func (c *Controller) markCompleted(nodes map[*Section][]pending.Node) {
-	owned, removed := make(map[resourceName]struct{}), make(map[resourceName][]*part)
+	removed, owned := make(map[resourceName][]*part), make(map[resourceName]struct{})
 	var open []*part
 	for _, p := range c.parts {
-		if p.completed = false; p.machine.phase.hasEdition() {
-			open = append(open, p)
-			for _, types := range c.changesOf(p, p.machine.edition) {
-				p.addNames(types, owned, removed)
+		if p.completed = false; !p.machine.phase.hasEdition() {
+			continue
+		}
+		open = append(open, p)
+		for _, types := range c.changesOf(p, p.machine.edition) {
+			for key, names := range types {
+				for name, content := range names {
+					id := nameOf(key, name)
+					if owned[id] = struct{}{}; content == (wire.Digest{}) {
+						removed[id] = append(removed[id], p)
+					}
+				}
 			}
 		}
 	}
@@ -84,20 +92,6 @@ func (c *Controller) markCompleted(nodes map[*Section][]pending.Node) {
 		}
 	}
 	c.markNeeding(open, newTargets(added))
-}
-
-// addNames adds the names of changes of a part, and the part to those that remove a name.
-func (p *part) addNames(
-	changes map[string]map[string]wire.Digest, owned map[resourceName]struct{}, removed map[resourceName][]*part,
-) {
-	for key, names := range changes {
-		for name, content := range names {
-			id := nameOf(key, name)
-			if owned[id] = struct{}{}; content == (wire.Digest{}) {
-				removed[id] = append(removed[id], p)
-			}
-		}
-	}
 }
 
 // markNeeding finds the parts whose editions begin to refer to added resources.
