@@ -14,12 +14,8 @@ type Node struct {
 	// ([cache.LargeRemoval]).
 	Large bool
 
-	// Contents are the resources that the rest is served, that are newest and that the edition has, without duplicates. Served of
-	// them, the first ones, are those that the rest is served.
+	// Contents are the resources that the rest is served, that are newest and that the edition has, without duplicates.
 	Contents []*wire.Resource
-	Served   int
-
-	Newest []*wire.Resource // if the name waits: its resources in the newest state
 }
 
 // Nodes returns the names that wait for stages, and those that editions change.
@@ -31,7 +27,6 @@ func (l *List) Nodes(of []*Edition) (all []Node) {
 			at = len(all)
 			index[id], all = at, append(all, Node{Key: id.key, Name: id.name})
 			all[at].add(l.shown(l.rest(), id))
-			all[at].Served = len(all[at].Contents)
 		}
 		return &all[at]
 	}
@@ -39,11 +34,6 @@ func (l *List) Nodes(of []*Edition) (all []Node) {
 		n, newest := node(id), l.newest(id)
 		n.Waits = true
 		n.add(newest)
-		for kind := range newest {
-			if r := newest[kind].Resource; r != nil {
-				n.Newest = append(n.Newest, r)
-			}
-		}
 	}
 	l.markLarge(all)
 	for _, e := range of {

@@ -33,7 +33,6 @@ type part struct {
 	blockedBy   string    // the name of one of these parts; empty without one
 	joinedSince time.Time // time of the oldest change that waits for its end; zero without one
 	bundled     int       // component.bundled of its edition
-	completed   bool      // changes that no edition has complete this one, see markCompleted
 
 	// Guarded by tracker.mu.
 	signals    *Signals         // signals of the edition; nil before the first edition
@@ -94,7 +93,7 @@ func (c *Controller) partFacts(p *part, sections []*Section, common Facts, now t
 		}
 		settled = settled && s.unsettledSince.IsZero()
 		f.Differs = f.Differs || w.Names > 0
-		f.Edited = f.Edited || w.Edited > 0 || p.completed
+		f.Edited = f.Edited || w.Edited > 0
 		f.Behind = f.Behind || w.Behind > 0
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed

@@ -91,7 +91,6 @@ func (c *Controller) partition(ctx context.Context, sections []*Section) []*comp
 	g.joinReferences(resources)
 	g.joinKeys(resources)
 	g.joinHosts()
-	c.markCompleted(nodes)
 	return c.components(g, nodes)
 }
 

@@ -56,7 +56,7 @@ func (c *Controller) beginEdition(p *part, number Edition, large bool) {
 	p.edition = summarize(c.changesOf(p, number))
 	p.edition.large = large
 	p.checks.reset()
-	p.judgement, p.completed = Judgement{}, false
+	p.judgement = Judgement{}
 	p.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
 	c.tracker.resetSignals(p)
 }
