@@ -273,11 +273,7 @@ func inGroup(d rollout.Decision, group string, shared bool) rollout.Decision {
 // addHalt adds a halt to others, or its resources to the same one.
 func addHalt(all []rollout.Decision, d rollout.Decision) []rollout.Decision {
 	if i := slices.IndexFunc(all, func(o rollout.Decision) bool { return isSameHalt(o, d) }); i >= 0 {
-		for key, types := range d.Changes {
-			if all[i].Changes[key] == nil {
-				all[i].Changes[key] = types
-			}
-		}
+		all[i].Changes = all[i].Changes.With(d.Changes)
 		all[i].Partial = all[i].Partial || d.Partial
 		return all
 	}

@@ -194,6 +194,20 @@ func TestB55_HaltsThatDoNotFitHaveNotEnded(t *testing.T) {
 	check.Equal(t, "heard of some: incomplete", decodeTold(t, lower.told("group", nil)).incomplete, true)
 }
 
+// TestB55_SeveralPartsFollowOneHalt: a relay below is told of the resources of all of them.
+func TestB55_SeveralPartsFollowOneHalt(t *testing.T) {
+	at := time.Now()
+	of := func(name string) rollout.Decision {
+		return rollout.Decision{Part: "lds/" + name, At: at, Changes: rollout.Changes{
+			{Group: "group"}: {wire.ListenerType: {name: wire.Digest{1}}},
+		}}
+	}
+	all := appendPermitted(appendPermitted(nil, of("a"), "group", nil), of("b"), "group", nil)
+	if len(all) != 1 || len(all[0].Changes[rollout.SectionKey{}][wire.ListenerType]) != 2 {
+		t.Errorf("halts %+v, want one with both listeners", all)
+	}
+}
+
 // TestB55_WhatIsNotListedRemains: a message with less than all halts adds to what the same processes have told, within bounds. So
 // does one with an invalid halt.
 func TestB55_WhatIsNotListedRemains(t *testing.T) {

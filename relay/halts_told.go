@@ -110,8 +110,8 @@ func interleave[T any](lists [][]T) (all []T) {
 	}
 }
 
-// appendPermitted appends a halt with those resources of a node group that a client may request, unless it has the halt or there
-// are none. A client that may not request all, of all node groups, is not told the reason, which may be about the others, nor
+// appendPermitted appends a halt with those resources of a node group that a client may request, or adds them to the same halt, which
+// several parts of this relay may follow. It appends none without resources. A client that may not request all, of all node groups, is not told the reason, which may be about the others, nor
 // their names. Nor is any client if one of them is a Secret.
 func appendPermitted(all []rollout.Decision, d rollout.Decision, group string, grant downstream.Grant) []rollout.Decision {
 	told, permitted, others := permittedIn(d.Changes, group, grant)
@@ -125,8 +125,9 @@ func appendPermitted(all []rollout.Decision, d rollout.Decision, group string, g
 	if !permitted || others && grant != nil {
 		d.Part = told.Name()
 	}
-	if slices.ContainsFunc(all, func(o rollout.Decision) bool { return isSameHalt(o, d) }) {
-		return all // the relay follows what it has heard
+	if i := slices.IndexFunc(all, func(o rollout.Decision) bool { return isSameHalt(o, d) }); i >= 0 {
+		all[i].Changes = all[i].Changes.With(d.Changes)
+		return all
 	}
 	return append(all, d)
 }

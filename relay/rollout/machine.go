@@ -344,6 +344,9 @@ func (m *Machine) gather(from *Machine) {
 // absorb makes a machine gather also the changes that another one gathers.
 func (m *Machine) absorb(other *Machine) {
 	m.pendingSince = earlier(m.pendingSince, other.pendingSince)
+	if other.haltEnded.After(m.haltEnded) {
+		m.haltEnded = other.haltEnded
+	}
 	other.dissolve()
 }
 

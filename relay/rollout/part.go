@@ -148,9 +148,10 @@ func (c *Controller) cut(ctx context.Context, now time.Time, of ...*part) (cut b
 			p.tried, p.triedAt = at, now
 			continue
 		}
+		whole.bundled = p.bundled
 		for _, other := range whole.parts {
 			if other != p {
-				p.machine.absorb(other.machine)
+				p.absorb(other)
 			}
 		}
 		cuts[p] = whole
@@ -171,6 +172,14 @@ func (p *part) waitsForRetry(now time.Time) bool {
 	return true
 }
 
+// absorb makes a part have also the changes that another one gathers, and what an operator has overruled for these.
+func (p *part) absorb(other *part) {
+	p.machine.absorb(other.machine)
+	p.bundled = max(p.bundled, other.bundled)
+	p.follows.answered = append(p.follows.answered, other.follows.answered...)
+	p.follows.had = append(p.follows.had, other.follows.had...)
+}
+
 // cutFree makes parts of the changes that no part has, and of those that belong to a promoted one.
 func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 	gathered := c.free.machine
@@ -180,6 +189,7 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 			room--
 		}
 	}
+	room = max(room, 0) // an undo reopens as many parts as were promoted, beside those that are open
 	var free []*component
 	c.joined = make(map[resourceName]*part)
 	for _, of := range c.partition(ctx, c.available()) {

@@ -411,6 +411,38 @@ func TestB53_PartsAreBounded(t *testing.T) {
 	})
 }
 
+// TestB53_MoreThanTheMaximumIsOpen: an undo opens all parts again that were promoted at one time, beside others. Further changes
+// wait for the end of a part.
+func TestB53_MoreThanTheMaximumIsOpen(t *testing.T) {
+	partsBubble(t, teams(maxOpenParts+2, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll(teams(maxOpenParts, "two")...)
+		time.Sleep(11*time.Minute + quietTime)
+		r.change("t64", "two")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Undo(r.t.Context(), "", "", "test"))
+		r.change("t65", "two")
+		time.Sleep(3 * quietTime)
+		if s := r.Status(); s.Phase != Halted || s.Full == "" {
+			r.t.Errorf("the state is %v, full %q, want halted, and that a change waits", s.Phase, s.Full)
+		}
+		r.serves(1, teams(maxOpenParts+2, "one")...)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		time.Sleep(time.Second)
+		r.serves(1, teams(maxOpenParts+2, "two")...)
+	})
+}
+
+// TestB53_JoinedPartsKeepTheEndOfAHalt: the time in which one of the parts was halted does not count as if the edition of both could
+// not be replaced any more.
+func TestB53_JoinedPartsKeepTheEndOfAHalt(t *testing.T) {
+	now := time.Now()
+	m, other := &Machine{pendingSince: now.Add(-time.Minute)}, &Machine{pendingSince: now.Add(-24 * time.Hour), haltEnded: now}
+	m.absorb(other)
+	if !m.haltEnded.Equal(now) || !m.pendingSince.Equal(now.Add(-24*time.Hour)) {
+		t.Errorf("the joint machine has the pending time %v and the end of a halt %v", m.pendingSince, m.haltEnded)
+	}
+}
+
 // TestB53_ALargeRemovalIsOnePart: the removals of a type are one part if they are large.
 func TestB53_ALargeRemovalIsOnePart(t *testing.T) {
 	partsBubble(t, teams(5, "one"), func(r *testRelay, _ *proxy) {

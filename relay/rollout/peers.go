@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // promotedFor is how long a relay tells its peers of the promotion of an operator: they may make the edition later.
@@ -202,6 +204,25 @@ func (c Changes) Empty() bool {
 	return true
 }
 
+// With returns the changes with others.
+func (c Changes) With(others Changes) Changes {
+	all := make(Changes)
+	for _, of := range []Changes{c, others} {
+		for section, types := range of {
+			if all[section] == nil {
+				all[section] = make(map[string]map[string]wire.Digest)
+			}
+			for key, names := range types {
+				if all[section][key] == nil {
+					all[section][key] = make(map[string]wire.Digest)
+				}
+				maps.Copy(all[section][key], names)
+			}
+		}
+	}
+	return all
+}
+
 // A following is what a part has of the decisions of peers.
 type following struct {
 	halt     *Peer       // the halt that the part follows; nil if it does not
@@ -229,7 +250,9 @@ func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 	known, changes := c.peers.all()
 	if c.rejections.heard != changes {
 		c.rejections.heard = changes
-		c.rejections.hear(known)
+		if c.rejections.hear(known) {
+			c.cfg.Decided(ctx)
+		}
 	}
 	for _, p := range c.parts {
 		if p.machine.phase != Halted {

@@ -628,3 +628,45 @@ func TestB54_AHaltAppliesEachTime(t *testing.T) {
 		w.want("the same content beside another", halted...)
 	})
 }
+
+// TestB57_WhatIsOverruledStaysSoInAJoinedPart: an operator resumes two parts that follow halts. They become one, because of a change
+// that connects them, which is not halted again.
+func TestB57_WhatIsOverruledStaysSoInAJoinedPart(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "cluster-x")
+		w.change("b", "cluster-x")
+		w.wait(quietTime + time.Second)
+		for _, part := range []string{"lds/a", "lds/b"} {
+			w.must(w.relays[0].Abort(t.Context(), part, "", "test"))
+			w.wait(time.Second) // at another time
+		}
+		follower := w.relays[1]
+		follower.expectParts("lds/a halted", "lds/b halted")
+		follower.changeCluster("cluster-x", "1")
+		w.wait(quietTime + time.Second)
+		for _, part := range []string{"lds/a", "lds/b"} {
+			w.must(follower.Resume(t.Context(), part, "test"))
+		}
+		w.wait(2*quietTime + time.Second)
+		follower.expectParts("lds/a rolling")
+	})
+}
+
+// TestB57_TheProcessThatTellsAHaltIsStored: another process of the peer tells the halt, so that it may end it after a restart of this
+// relay, too.
+func TestB57_TheProcessThatTellsAHaltIsStored(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.abort()
+		follower, stored := w.relays[1], make(chan struct{}, 100)
+		w.must(follower.execute(t.Context(), func(context.Context) error {
+			follower.cfg.Decided = func(context.Context) { stored <- struct{}{} }
+			return nil
+		}))
+		follower.Hear("relay0", "another", w.relays[0].Decisions())
+		w.wait(time.Second)
+		all := follower.Withdrawn()
+		if len(all) != 1 || all[0].Peer == nil || all[0].Peer.Instance != "another" || len(stored) != 1 {
+			t.Errorf("stored %d times: %+v, want once, with the other process", len(stored), all)
+		}
+	})
+}

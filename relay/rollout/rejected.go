@@ -142,8 +142,9 @@ func (c *Controller) rejectRepeated(p *part, now time.Time) {
 	p.machine.halt.Signaled = e.Signaled
 }
 
-// hear records which processes tell the halts of peers now. An edition is not rejected again once its halt has ended.
-func (r *rejections) hear(known []*peer) {
+// hear records which processes tell the halts of peers now. An edition is not rejected again once its halt has ended. It reports
+// whether a record has changed.
+func (r *rejections) hear(known []*peer) (changed bool) {
 	for i, e := range r.withdrawn {
 		if e.Peer == nil {
 			continue
@@ -156,9 +157,15 @@ func (r *rejections) hear(known []*peer) {
 		if heard.Peer = &is; ended && !e.Ended.IsZero() {
 			heard.Sum = wire.Digest{}
 		}
-		r.withdrawn = slices.Clone(r.withdrawn)
+		if !changed {
+			changed, r.withdrawn = true, slices.Clone(r.withdrawn)
+		}
 		r.withdrawn[i] = &heard
 	}
+	if changed {
+		r.publish()
+	}
+	return changed
 }
 
 // findRejected returns the index in r.withdrawn of the rejected edition with the same changes; -1 without one. The
