@@ -420,10 +420,15 @@ func (s *Set) decisionTime(now time.Time) (until time.Time) {
 			next = Earlier(next, Earlier(o.decisionDue(now), o.unitsDue(now)))
 		}
 	}
-	if now.After(until) {
-		return next
+	if !now.After(until) {
+		return until
 	}
-	return until
+	f := s.newFilter(now)
+	isNeeded := func(name string, change removal) bool { return change.state == suspected && f.needed(name) }
+	if next = Earlier(next, s.decisionDue(now)); next.IsZero() && !s.contains(isNeeded) {
+		return now // the next decision is under way
+	}
+	return next
 }
 
 // namedByKept returns the names of pending changes to which resources refer that stay until an operator decides: their removal was
