@@ -338,7 +338,7 @@ func (w *world) checkHolds(was int) {
 			switch {
 			case isOfOperator(h) && !h.Until.IsZero():
 				w.Errorf("removal of %v that waits for an operator has a deadline, want none: %+v", of, h)
-			case h.Undecided() && connected && !h.ByOperator && h.Until.IsZero() && !w.keeps():
+			case h.Reason == reconcile.Replacement && connected && !h.ByOperator && h.Until.IsZero():
 				w.Errorf("pending removal of %v has no deadline although the origin is connected: %+v", of, h)
 			case h.Undecided() && connected && !h.Until.IsZero() && h.Until.Before(time.Now().Add(-10*time.Second)):
 				w.Errorf("pending removal of %v has a deadline that is over: %+v", of, h)
@@ -377,18 +377,6 @@ func isDropped(h reconcile.Hold) bool { return h.Reason == reconcile.Dropped }
 
 // isOfOperator reports whether only an operator ends the hold.
 func isOfOperator(h reconcile.Hold) bool { return isDropped(h) || h.Reason == reconcile.Required }
-
-// keeps reports whether changes wait, without an end that is known, whose resources may keep others.
-func (w *world) keeps() bool {
-	for _, holds := range w.holds {
-		if slices.ContainsFunc(holds, func(h reconcile.Hold) bool {
-			return isOfOperator(h) || h.Reason == reconcile.Breaking || h.Reason == reconcile.Replacement
-		}) {
-			return true
-		}
-	}
-	return false
-}
 
 // stillLacks reports whether the active address lacks a resource and was active at the last check. was is the active
 // address at the last check.

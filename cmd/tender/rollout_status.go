@@ -209,9 +209,6 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	if s.WaitsFor != "" {
 		t.Row("  waits for", s.WaitsFor)
 	}
-	if s.Full != "" {
-		t.Row("  parts", s.Full)
-	}
 	if s.Resources > 0 && s.Phase > rollout.Gathering {
 		text := fmt.Sprintf("%s, the newest change %s ago", resources(s.Resources), ago(s.Changed, now))
 		if s.Large {
@@ -228,13 +225,16 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	t.doubts(s, now)
 }
 
-// part adds the name of the part to which the rows belong, and the number of open ones.
+// part adds the name of the part to which the rows belong, the number of open ones, and what the maximum of these delays.
 func (t *table) part(s *rollout.Status) {
 	switch open := len(openParts(s)); {
 	case open > 1:
 		t.Row("  part", fmt.Sprintf("%s, of %d open", cmp.Or(s.Part, "the next"), open))
 	case open == 1 && s.Part != "":
 		t.Row("  part", s.Part)
+	}
+	if s.Full != "" {
+		t.Row("  parts", s.Full)
 	}
 }
 
