@@ -135,7 +135,7 @@ func TestNamesOnPages(t *testing.T) {
 	} {
 		found := map[string]bool{}
 		for page, text := range pages(t) {
-			if page != "../README.md" && !strings.HasPrefix(page, "../deploy/docs/") {
+			if page != "../README.md" && page != faultsPage && !strings.HasPrefix(page, "../deploy/docs/") {
 				continue
 			}
 			for _, match := range of.names.FindAllStringSubmatch(text, -1) {
@@ -165,39 +165,58 @@ func items(page string) (all []string) {
 	return all
 }
 
-// checkItems fails the test unless there are at least minimum entries, and each has the fields and names its tests.
-func checkItems(t *testing.T, all []string, minimum int, fields ...string) {
+// faultsPage has the tests of each entry of faults.md and attacks.md.
+const faultsPage = "FAULTS.md"
+
+// checkItems fails the test unless there are at least minimum entries, each has the fields, and the entries of a section of
+// faultsPage are the same and name tests. TestNamesOnPages checks that these exist.
+func checkItems(t *testing.T, all, tested []string, minimum int, fields ...string) {
 	t.Helper()
-	for _, item := range all {
-		for _, field := range append(fields, "Tests") {
+	for i, item := range all {
+		for _, field := range fields {
 			if !strings.Contains(item, "\n  - "+field+": ") {
 				t.Errorf("an entry lacks %q:\n%s", field, item)
 			}
 		}
-		if _, tests, _ := strings.Cut(item, "\n  - Tests: "); !test.MatchString(tests) {
-			t.Errorf("an entry names no test:\n%s", item)
+		if i >= len(tested) || titleOf(tested[i]) != titleOf(item) {
+			t.Fatalf("%s lacks the tests of this entry, or has them elsewhere:\n%s", faultsPage, item)
 		}
+		if !test.MatchString(tested[i]) {
+			t.Errorf("an entry of %s names no test:\n%s", faultsPage, tested[i])
+		}
+	}
+	if len(tested) > len(all) {
+		t.Errorf("%s has tests of what is not listed:\n%s", faultsPage, strings.Join(tested[len(all):], ""))
 	}
 	if len(all) < minimum {
 		t.Errorf("%d entries, want at least %d", len(all), minimum)
 	}
 }
 
+// titleOf returns the text in bold with which an entry begins.
+func titleOf(item string) string {
+	title, _, _ := strings.Cut(strings.TrimPrefix(strings.Join(strings.Fields(item), " "), "- **"), "**")
+	return title
+}
+
 // TestFaultsAreTested checks that each fault in deploy/docs/faults.md has an effect, a metric and a test.
-// TestNamesOnPages checks that these exist.
 func TestFaultsAreTested(t *testing.T) {
-	checkItems(t, items(pages(t)["../deploy/docs/faults.md"]), 48, "Effect", "Metrics")
+	all := pages(t)
+	tested, _, _ := strings.Cut(all[faultsPage], "\n## Hostile ")
+	checkItems(t, items(all["../deploy/docs/faults.md"]), items(tested), 48, "Effect", "Metrics")
 }
 
 // TestAttacksAreTested checks that each attack of hostile peers in deploy/docs/attacks.md has a limit, a result and a
-// test. TestNamesOnPages checks that these exist.
+// test.
 func TestAttacksAreTested(t *testing.T) {
-	_, hostile, found := strings.Cut(pages(t)["../deploy/docs/attacks.md"], "\n## Hostile ")
+	all := pages(t)
+	_, hostile, found := strings.Cut(all["../deploy/docs/attacks.md"], "\n## Hostile ")
 	hostile, _, browsers := strings.Cut(hostile, "\n## Browsers\n") // tested with the admin API
-	if !found || !browsers {
-		t.Fatal("attacks.md lacks a section on hostile peers, or on browsers")
+	_, tested, has := strings.Cut(all[faultsPage], "\n## Hostile ")
+	if !found || !browsers || !has {
+		t.Fatalf("attacks.md or %s lacks a section on hostile peers, or the first one on browsers", faultsPage)
 	}
-	checkItems(t, items(hostile), 52, "Limit", "Result")
+	checkItems(t, items(hostile), items(tested), 52, "Limit", "Result")
 }
 
 // source returns the names of the module's tests, and the text of all other Go files.
