@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -209,7 +210,13 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 				origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), invalid("broken"))
 				e.Listener("extra") // applied, although the response is rejected
 				awaitSum(e, "update_rejected", 1)
-				link.Set(proxy.Link{Refuse: true})
+				restored := make(chan struct{})
+				link.Set(proxy.Link{Answer: func(net.Conn) { // refused ones would make Envoy wait longer each time, and longer than for its route
+					select {
+					case <-restored:
+					case <-t.Context().Done():
+					}
+				}})
 				link.Cut()
 				tt.happens(r.Kill, func() {
 					origin.Apply("", func(w *envoytest.World) {
@@ -220,6 +227,7 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 				r = start()
 				link.Forward(r.Addr)
 				link.Set(proxy.Link{})
+				close(restored)
 				o.await(e, "reverted configuration", func() error { return e.Differs(before) })
 				o.answers(load, one)
 				o.requests(load.Stop())
