@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A randomTier is a tier whose origin changes at random, with operators who act at random.
@@ -117,11 +119,11 @@ func (w *randomTier) end() {
 	}
 }
 
-// TestB54_WhateverHappensEnds: whatever an origin, its clients, the operators of two relays and relays above them do, all clients
+// TestB54_RandomTiers: whatever an origin, its clients, the operators of two relays and relays above them do, all clients
 // have the latest state once operators have resumed what is halted, and nothing waits any longer. Meanwhile, no cohort is served
 // before others what a peer or a relay above tells as halted, and a halt is followed only while it is in force.
-func TestB54_WhateverHappensEnds(t *testing.T) {
-	for seed := range uint64(25) {
+func TestB54_RandomTiers(t *testing.T) {
+	for seed := range uint64(check.Rounds(25)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inTier(t, "id=canary1 1m, id=canary2 1m", func(t *testing.T, of *tier) {
 				w := &randomTier{
