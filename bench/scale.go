@@ -47,5 +47,8 @@ func (o options) atScale() scenario {
 			)
 		}
 	}
+	s.checks = append(s.checks,
+		check{what: "CPU a delivery", figure: cpu, a: "ads" + shared, most: 4},
+		check{what: "RSS a client, KiB", figure: resident, a: "ads" + shared, most: 9})
 	return s
 }

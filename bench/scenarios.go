@@ -58,6 +58,7 @@ func (o options) wildcard() scenario {
 			{what: "CPU a delivery", figure: cpu, a: "ads", b: "tender", reported: true},
 			{what: "p99 delay", figure: p99, a: "ads", b: "tender", reported: true},
 			{what: "RSS a client, KiB", figure: resident, a: "ads", b: "tender", reported: true},
+			{what: "RSS a client, KiB", figure: resident, a: "ads", most: 22},
 		},
 	}
 }
@@ -144,7 +145,7 @@ func (o options) cold() scenario {
 			{what: "time until in sync", figure: synced, a: "tender", b: "grpc", most: 1.15},
 			{what: "CPU until in sync", figure: syncCPU, a: "tender", b: "grpc", most: 1.15},
 			{what: "time until in sync", figure: synced, a: "ads", b: "grpc", reported: true},
-			{what: "CPU until in sync", figure: syncCPU, a: "ads", b: "grpc", reported: true},
+			{what: "CPU until in sync", figure: syncCPU, a: "ads", b: "grpc", most: 0.8},
 		},
 	}
 }
@@ -177,6 +178,7 @@ func (o options) envoys() scenario {
 		checks: []check{
 			{what: "RSS a client, KiB", figure: resident, a: "tender", b: "grpc", most: 1.15},
 			{what: "RSS a client, KiB", figure: resident, a: "ads", b: "tender", reported: true},
+			{what: "RSS a client, KiB", figure: resident, a: "ads", most: 30},
 		},
 	}
 }
@@ -281,10 +283,13 @@ func (o options) storm() scenario {
 		rows: []row{
 			{label: "grpc", kind: "grpc", setup: s, act: act},
 			{label: "tender", kind: "tender", setup: s, act: act},
+			{label: "ads", kind: "tender", setup: s.ads(), act: act},
 		},
 		checks: []check{
 			{what: "time until in sync", figure: synced, a: "tender", b: "grpc", most: 1.3},
 			{what: "resources resent a client", figure: again, a: "tender", most: 0},
+			{what: "CPU until in sync", figure: syncCPU, a: "ads", b: "grpc", most: 0.8},
+			{what: "resources resent a client", figure: again, a: "ads", most: 0},
 		},
 	}
 }

@@ -60,6 +60,8 @@ func (o options) secured() scenario {
 	s.checks = []check{
 		against("S1", "CPU a delivery", cpu), against("S1", "p99 delay", p99), against("S1", "RSS a client, KiB", resident),
 		against("S1, ads", "CPU a delivery", cpu),
+		{what: "CPU a delivery", figure: cpu, a: "S1, ads, mTLS", most: 24},
+		{what: "RSS a client, KiB", figure: resident, a: "S1, ads, mTLS", most: 55},
 		against("S4", "time until in sync", synced), against("S4", "CPU until in sync", syncCPU),
 		against("return", "CPU until in sync", syncCPU), against("return, grpc", "CPU until in sync", syncCPU),
 		{what: "live heap a client, bytes", figure: heap, a: "idle, mTLS", b: "idle, plaintext", more: true, most: 12 << 10},
