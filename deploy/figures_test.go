@@ -13,7 +13,7 @@ import (
 
 // published is the file in bench/results that has the figures of all pages. After a new measurement, name its file here and
 // run go test ./deploy -run TestFigures -update.
-const published = "2026-11-29-7448ad3596f4-IDLE-S1-S2-S3-S4-S5-S8-S9-MODEL-TLS.md"
+const published = "2026-12-01-dce2defbce85.md"
 
 // TestFigures holds the figures in the pages: each is computed from one file of results, so pages cannot differ. A block
 // between <!-- figures: NAME --> and <!-- end of figures --> is written from the template testdata/figures/NAME.tmpl.
@@ -97,10 +97,12 @@ func (r *results) render(t *testing.T, name string) string {
 	t.Helper()
 	var b strings.Builder
 	parsed, err := template.New(name).Funcs(template.FuncMap{
-		"of": r.of, "text": r.text, "ratio": r.ratio, "example": r.example, "digits": digits, "whole": whole,
+		"of": r.of, "text": r.text, "ratio": r.ratio, "ratio2": r.ratioOfColumns, "rows": r.rows, "against": r.against,
+		"targets": r.targets, "missed": r.missed, "example": r.example, "digits": digits, "whole": whole,
 		"plan": r.plan, "cost": r.cost, "sizes": func() podSizes { return readSizes(t) },
 		"fleets":  func() []float64 { return []float64{10_000, 100_000, 1_000_000} },
 		"planned": func() []float64 { return []float64{1_000, 10_000, 50_000, 100_000} },
+		"loads":   func() []string { return []string{"100 streams a connection", "one stream a connection"} },
 		"measured": func() []measured {
 			return []measured{{"250", "250"}, {"1000", "1,000"}, {"2500", "2,500"}, {"check: 5000", "5,000"}}
 		},
@@ -147,6 +149,65 @@ func (r *results) ratio(scenario, a, b, column string) (float64, error) {
 	}
 	y, err := r.of(scenario, b, column)
 	return x / y, err
+}
+
+// ratioOfColumns returns the ratio of a figure in column a to that in column b of a row.
+func (r *results) ratioOfColumns(scenario, row, a, b string) (float64, error) {
+	x, err := r.of(scenario, row, a)
+	if err != nil {
+		return 0, err
+	}
+	y, err := r.of(scenario, row, b)
+	return x / y, err
+}
+
+// rows returns the names of the rows of a scenario.
+func (r *results) rows(scenario string) (names []string, err error) {
+	for _, table := range r.tables[scenario][:min(1, len(r.tables[scenario]))] {
+		for _, cells := range table.rows {
+			names = append(names, cells[0])
+		}
+	}
+	if len(names) == 0 {
+		err = fmt.Errorf("%s: it has no %s", r.name, scenario)
+	}
+	return names, err
+}
+
+// against returns the ratio of a figure in row a to that in row b: the median of the ratios within rounds.
+func (r *results) against(scenario, figure, a, b string) (string, error) {
+	for _, target := range r.tables["targets"][0].rows {
+		if slices.Equal(target[:3], []string{scenario, figure, a}) && target[4] == b {
+			return target[5], nil
+		}
+	}
+	return "", fmt.Errorf("%s: %s does not compare the %s of %q with %q", r.name, scenario, figure, a, b)
+}
+
+// targets returns the table of the targets of scenarios.
+func (r *results) targets(scenarios ...string) (string, error) {
+	return r.targetsThat(func(target []string) bool { return slices.Contains(scenarios, target[0]) })
+}
+
+// missed returns the table of the targets that are missed.
+func (r *results) missed() (string, error) {
+	return r.targetsThat(func(target []string) bool { return target[len(target)-1] == "**missed**" })
+}
+
+func (r *results) targetsThat(has func(target []string) bool) (string, error) {
+	var b strings.Builder
+	b.WriteString("| # | Figure | Of | Measured | Against | Ratio | At most | |\n| --- | --- | --- | ---: | --- | ---: | ---: | --- |\n")
+	found := false
+	for _, target := range r.tables["targets"][0].rows {
+		if has(target) {
+			found = true
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(target, " | "))
+		}
+	}
+	if !found {
+		return "", fmt.Errorf("%s: no such target", r.name)
+	}
+	return b.String(), nil
 }
 
 // measured is a number of clients in the name of a row and on a page.
