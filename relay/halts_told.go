@@ -125,11 +125,7 @@ func appendPermitted(all []rollout.Decision, d rollout.Decision, group string, g
 	if !permitted || others && grant != nil {
 		d.Part = told.Name()
 	}
-	if i := slices.IndexFunc(all, func(o rollout.Decision) bool { return isSameHalt(o, d) }); i >= 0 {
-		all[i].Changes = all[i].Changes.With(d.Changes)
-		return all
-	}
-	return append(all, d)
+	return addHalt(all, d)
 }
 
 // permittedIn returns the changes of a node group that a client may request, without the group. It reports whether the client may

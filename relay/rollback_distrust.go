@@ -1,12 +1,10 @@
 package relay
 
 import (
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 )
@@ -44,30 +42,11 @@ func (d *rollbackDistrust) add(origin int, e *rollout.Withdrawn) {
 	defer d.mu.Unlock()
 	rejected := d.rejected[origin]
 	if n := len(rejected); n > 0 && rejected[n-1].Ended.IsZero() {
-		e.Changes = mergeChanges(rejected[n-1].Changes, e.Changes)
+		e.Changes = rejected[n-1].Changes.With(e.Changes)
 		rejected = rejected[:n-1]
 	}
 	d.rejected[origin] = append(slices.Clip(rejected), e)
 	d.updateAll(origin)
-}
-
-// mergeChanges returns the changes of two editions. If both change a resource, the change of b counts.
-func mergeChanges(a, b rollout.Changes) rollout.Changes {
-	all := make(rollout.Changes)
-	for _, of := range []rollout.Changes{a, b} {
-		for section, types := range of {
-			if all[section] == nil {
-				all[section] = make(map[string]map[string]wire.Digest)
-			}
-			for key, names := range types {
-				if all[section][key] == nil {
-					all[section][key] = make(map[string]wire.Digest)
-				}
-				maps.Copy(all[section][key], names)
-			}
-		}
-	}
-	return all
 }
 
 // scheduleEnd records that the rollbacks of an origin have ended, and ends their distrust after [rollout.DistrustFor].

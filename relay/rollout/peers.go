@@ -204,7 +204,7 @@ func (c Changes) Empty() bool {
 	return true
 }
 
-// With returns the changes with others.
+// With returns the changes with others. If both change a resource, the change of the others counts.
 func (c Changes) With(others Changes) Changes {
 	all := make(Changes)
 	for _, of := range []Changes{c, others} {
