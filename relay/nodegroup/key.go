@@ -43,26 +43,33 @@ func Sort(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 // copyField copies one field of a group's key from a client's Node to the Node for the origin. It returns the value as
 // text for the key.
 func copyField(to, from *corepb.Node, field string) string {
+	if field == "user_agent_version" {
+		return copyMajorVersion(to, from)
+	}
+	if path, is := strings.CutPrefix(field, "metadata."); is {
+		return copyMetadata(to, from, strings.Split(path, "."))
+	}
 	value := authz.FieldOf(from, field)
+	setText(to, field, value)
+	return keyText(value)
+}
+
+// setText sets a field of a Node that is a text.
+func setText(n *corepb.Node, field, value string) {
 	switch field {
 	case "id":
-		to.Id = value
+		n.Id = value
 	case "cluster":
-		to.Cluster = value
+		n.Cluster = value
 	case "user_agent_name":
-		to.UserAgentName = value
+		n.UserAgentName = value
 	case "locality.region":
-		localityOf(to).Region = value
+		localityOf(n).Region = value
 	case "locality.zone":
-		localityOf(to).Zone = value
+		localityOf(n).Zone = value
 	case "locality.sub_zone":
-		localityOf(to).SubZone = value
-	case "user_agent_version":
-		return copyMajorVersion(to, from)
-	default:
-		return copyMetadata(to, from, strings.Split(strings.TrimPrefix(field, "metadata."), "."))
+		localityOf(n).SubZone = value
 	}
-	return keyText(value)
 }
 
 // copyMetadata is copyField for a path in the metadata.

@@ -45,21 +45,10 @@ func setField(n *corepb.Node, field, text string) (length int, ok bool) {
 	if unquoted, err := strconv.Unquote(raw); err == nil {
 		value = unquoted
 	}
-	switch field {
-	case "id":
-		n.Id = value
-	case "cluster":
-		n.Cluster = value
-	case "user_agent_name":
-		n.UserAgentName = value
-	case "locality.region":
-		localityOf(n).Region = value
-	case "locality.zone":
-		localityOf(n).Zone = value
-	case "locality.sub_zone":
-		localityOf(n).SubZone = value
-	case "user_agent_version":
+	if field == "user_agent_version" {
 		setVersion(n, value)
+	} else {
+		setText(n, field, value)
 	}
 	return len(raw), true
 }
