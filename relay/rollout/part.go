@@ -148,12 +148,12 @@ func (c *Controller) cut(ctx context.Context, now time.Time, of ...*part) (cut b
 			p.tried, p.triedAt = at, now
 			continue
 		}
-		whole.bundled = p.bundled
 		for _, other := range whole.parts {
 			if other != p {
 				p.absorb(other)
 			}
 		}
+		whole.bundled = p.bundled
 		cuts[p] = whole
 	}
 	if len(cuts) > 0 {

@@ -290,17 +290,23 @@ func TestB53_WhatBecomesConnectedWaits(t *testing.T) {
 	})
 }
 
+// connectParts changes a cluster, and the listeners l and m of two parts so that both refer to it. They become one part.
+func (r *testRelay) connectParts() {
+	r.t.Helper()
+	r.expectParts("lds/l rolling", "lds/m rolling")
+	r.changeCluster("cluster-x", "1")
+	r.changeAll("l@cluster-x", "m@cluster-x")
+	time.Sleep(quietTime + time.Second)
+	r.expectParts("lds/l rolling")
+}
+
 // TestB53_PartsBecomeOne: if a later change connects two parts, they are one part once both gather changes. Until then,
 // the change waits.
 func TestB53_PartsBecomeOne(t *testing.T) {
 	partsBubble(t, []string{"l@1", "m@1"}, func(r *testRelay, _ *proxy) {
 		r.changeAll("l@2", "m@2")
 		time.Sleep(quietTime + time.Second)
-		r.expectParts("lds/l rolling", "lds/m rolling")
-		r.changeCluster("cluster-x", "1")
-		r.changeAll("l@cluster-x", "m@cluster-x")
-		time.Sleep(quietTime + time.Second)
-		r.expectParts("lds/l rolling")
+		r.connectParts()
 		r.serves(0, "cluster-x@1", "l@cluster-x", "m@cluster-x")
 		r.serves(1, "l@1", "m@1")
 		time.Sleep(11 * time.Minute)
@@ -400,7 +406,13 @@ func TestB53_PartsAreBounded(t *testing.T) {
 		if len(parts) != maxOpenParts || sizes[1] != maxOpenParts-1 || sizes[7] != 1 {
 			r.t.Errorf("%d parts, by size %v; want %d, of which the last one has 7 resources", len(parts), sizes, maxOpenParts)
 		}
-		time.Sleep(11 * time.Minute)
+		r.change("t66", "three") // replaces the edition
+		time.Sleep(quietTime + time.Second)
+		if s := r.Status(); s.Full != full {
+			r.t.Errorf("after a change of the last part, the status says %q, want %q", s.Full, full)
+		}
+		r.change("t66", "two")
+		time.Sleep(12 * time.Minute)
 		r.serves(1, teams(n, "two")...)
 		if s := r.Status(); s.Full != "" {
 			r.t.Errorf("after the end of all parts, the status says %q", s.Full)
@@ -878,11 +890,7 @@ func TestB53_JoinedPartsKeepTheOldestAge(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		r.change("l", "3")
 		time.Sleep(quietTime + time.Second)
-		r.expectParts("lds/l rolling", "lds/m rolling")
-		r.changeCluster("cluster-x", "1")
-		r.changeAll("l@cluster-x", "m@cluster-x")
-		time.Sleep(quietTime + time.Second)
-		r.expectParts("lds/l rolling")
+		r.connectParts()
 		s := r.Status()
 		if part := s.Parts[0]; part.Oldest.After(began.Add(time.Second)) || !part.Oldest.Equal(s.Oldest) {
 			r.t.Errorf("the part waits since %v, and all since %v, want since %v", part.Oldest, s.Oldest, began)
