@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -57,7 +56,7 @@ func TestTakeAsksTheBestPeerFirst(t *testing.T) {
 			giver(t, roots, "none", 0, true, text("none")), giver(t, roots, "lost", 9, false, text("lost")),
 			giver(t, roots, "many", 3, true, text("many")), "127.0.0.1:1",
 		},
-		TLS: func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
+		TLS: trust(roots),
 	})
 	var given []string
 	err := tier.Take(t.Context(), func(from Giver, response io.Reader) error {
@@ -83,7 +82,7 @@ func TestTakeLeavesTimeForOthers(t *testing.T) {
 	roots := x509.NewCertPool()
 	tier := New(Config{
 		Targets: []string{giver(t, roots, "hangs", 2, true, hangs), giver(t, roots, "good", 1, true, text("good"))},
-		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
+		TLS:     trust(roots),
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

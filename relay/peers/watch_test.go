@@ -76,7 +76,7 @@ func TestB54_PeersAreWatched(t *testing.T) {
 	peer, self := newDecider(t, roots, "peer"), newDecider(t, roots, "self")
 	tier := New(Config{
 		Targets: []string{peer.address(), self.address(), "dns:///nobody.invalid:1"},
-		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
+		TLS:     trust(roots),
 	})
 	type event struct{ address, heard string }
 	events := make(chan event, 100)
@@ -150,12 +150,7 @@ func TestB54_AnErrorIsReportedOnce(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(server.Certificate())
-	tier := New(Config{
-		Targets: []string{server.Listener.Addr().String()},
-		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
-	})
+	tier := tierOf(server)
 	ctx, cancel := context.WithCancel(t.Context())
 	var heard []string
 	tier.Watch(ctx, "self", func(_ string, answer *admin.PeerRollouts, err error) {
@@ -172,6 +167,18 @@ func TestB54_AnErrorIsReportedOnce(t *testing.T) {
 	}
 }
 
+// tierOf returns a tier with one peer.
+func tierOf(server *httptest.Server) *Tier {
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	return New(Config{Targets: []string{server.Listener.Addr().String()}, TLS: trust(roots)})
+}
+
+// trust returns the TLS configuration for peers with certificates of some CAs.
+func trust(roots *x509.CertPool) func(string) *tls.Config {
+	return func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} }
+}
+
 // TestB54_APeerThatDoesNotWait: a peer that answers at once each time, with any mark, is asked a few times per second only.
 func TestB54_APeerThatDoesNotWait(t *testing.T) {
 	const mark = "a b&after=c#\n%zz"
@@ -181,12 +188,7 @@ func TestB54_APeerThatDoesNotWait(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(admin.PeerRollouts{Instance: "peer", Mark: mark})
 	}))
 	defer server.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(server.Certificate())
-	tier := New(Config{
-		Targets: []string{server.Listener.Addr().String()},
-		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
-	})
+	tier := tierOf(server)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { // ends with cancel
