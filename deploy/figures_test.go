@@ -97,7 +97,7 @@ func (r *results) render(t *testing.T, name string) string {
 	t.Helper()
 	var b strings.Builder
 	parsed, err := template.New(name).Funcs(template.FuncMap{
-		"of": r.of, "text": r.text, "ratio": r.ratio, "ratio2": r.ratioOfColumns, "rows": r.rows, "against": r.against,
+		"of": r.of, "text": r.text, "ratio": r.ratio, "rows": r.rows, "against": r.against,
 		"targets": r.targets, "missed": r.missed, "example": r.example, "digits": digits, "whole": whole,
 		"plan": r.plan, "cost": r.cost, "sizes": func() podSizes { return readSizes(t) },
 		"fleets":  func() []float64 { return []float64{10_000, 100_000, 1_000_000} },
@@ -107,7 +107,7 @@ func (r *results) render(t *testing.T, name string) string {
 			return []measured{{"250", "250"}, {"1000", "1,000"}, {"2500", "2,500"}, {"check: 5000", "5,000"}}
 		},
 		"add": func(a, b float64) float64 { return a + b }, "sub": func(a, b float64) float64 { return a - b },
-		"mul":    func(a, b float64) float64 { return a * b },
+		"mul": func(a, b float64) float64 { return a * b }, "div": func(a, b float64) float64 { return a / b },
 		"commit": func() string { return r.commit[:7] }, "date": func() string { return r.date }, "file": func() string { return r.name },
 	}).Parse(readText(t, name))
 	if err == nil {
@@ -148,16 +148,6 @@ func (r *results) ratio(scenario, a, b, column string) (float64, error) {
 		return 0, err
 	}
 	y, err := r.of(scenario, b, column)
-	return x / y, err
-}
-
-// ratioOfColumns returns the ratio of a figure in column a to that in column b of a row.
-func (r *results) ratioOfColumns(scenario, row, a, b string) (float64, error) {
-	x, err := r.of(scenario, row, a)
-	if err != nil {
-		return 0, err
-	}
-	y, err := r.of(scenario, row, b)
 	return x / y, err
 }
 
