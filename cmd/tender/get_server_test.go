@@ -46,7 +46,7 @@ func startControlPlane(t *testing.T, options ...grpc.ServerOption) *controlPlane
 	t.Helper()
 	// In ADS mode, it would respond to a SotW request only if the request names all resources of the snapshot.
 	cp := &controlPlane{cache: cachev3.NewSnapshotCache(false, everyNode{}, nil)}
-	cp.address = serveXDS(t, serverv3.NewServer(t.Context(), cp.cache, nil), options...)
+	cp.address = serveXDS(t, serverv3.NewServer(context.WithoutCancel(t.Context()), cp.cache, nil), options...) // ends after its clients
 	return cp
 }
 
