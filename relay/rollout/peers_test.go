@@ -337,8 +337,8 @@ func TestB54_AResumedHaltStaysResumedAfterARestart(t *testing.T) {
 		w.abort()
 		again := newTestRelayAfter(t, "id=canary* 10m", w.relays[1].Withdrawn())
 		again.addGroup("group", "a@1")
+		again.change("a", "2") // before Run, which would take a@1 for a correction
 		go again.Run(t.Context(), false)
-		again.change("a", "2")
 		w.wait(time.Second)
 		w.must(again.Resume(t.Context(), "", "test"))
 		again.Hear("relay0", "process0", w.relays[0].Decisions())
@@ -401,8 +401,8 @@ func TestB54_APromotionReachesARestoredHalt(t *testing.T) {
 		w.must(w.relays[1].Abort(t.Context(), "", "", "test"))
 		again := newTestRelayAfter(t, "id=canary* 10m", w.relays[1].Withdrawn())
 		again.addGroup("group", "a@1")
+		again.change("a", "2") // before Run, which would take a@1 for a correction
 		go again.Run(t.Context(), false)
-		again.change("a", "2")
 		w.wait(time.Second)
 		again.expectParts("lds/a halted")
 		w.must(w.relays[0].PromoteAll(t.Context(), "test"))
