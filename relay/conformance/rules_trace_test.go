@@ -51,6 +51,15 @@ func (r *tracedRelay) await(name string, n int) tracetest.SpanStubs {
 	}
 }
 
+// forgetFirst drops the spans of the first response, once one with each name has ended.
+func (r *tracedRelay) forgetFirst(names ...string) {
+	r.t.Helper()
+	for _, name := range names {
+		r.await(name, 1)
+	}
+	r.spans.Reset()
+}
+
 // wantNoEmptyAttributes fails the test if a span has an attribute without a value.
 func (r *tracedRelay) wantNoEmptyAttributes() {
 	r.t.Helper()
@@ -115,8 +124,7 @@ func TestB43_TraceOfAChange(t *testing.T) {
 		r.subscribed(fmt.Sprintf("n%d", i), true)
 	}
 	rejecting := r.subscribed("rejects", false)
-	r.await("fanout", 1) // of the first response
-	r.spans.Reset()
+	r.forgetFirst("fanout", "origin.receive")
 
 	o.Put(relaytest.Cluster("a", "other"))
 	resp := rejecting.Recv(t.Context())
@@ -172,8 +180,7 @@ func TestB43_TraceOfMergedChanges(t *testing.T) {
 	o.Put(relaytest.Cluster("a"))
 	r := startTraced(t, o, "TENDER_TRACE_DELIVERIES=1", "TENDER_ACK_WAIT=1m")
 	c := r.subscribed("slow", false)
-	r.await("fanout", 1) // of the first response
-	r.spans.Reset()
+	r.forgetFirst("fanout", "deliver", "origin.receive")
 	first := putAndRecv(t, o, c, "one")
 	for i := range 2 { // both wait for the ACK
 		o.Put(relaytest.Cluster("a", fmt.Sprint("service", i)))
@@ -220,9 +227,8 @@ func TestB43_ExemplarsOfDelays(t *testing.T) {
 	o.Put(relaytest.Cluster("a"))
 	r := startTraced(t, o, "TENDER_TRACE_DELIVERIES=1", "TENDER_TRACE_SLOW=off", "TENDER_ADMIN_LISTEN=127.0.0.1:0")
 	c := r.subscribed("proxy", false)
-	r.await("fanout", 1) // of the first response
+	r.forgetFirst("fanout", "deliver")
 	for n := range 2 {
-		r.spans.Reset()
 		c.Ack(putAndRecv(t, o, c, fmt.Sprint("service-", n)))
 		for metric, name := range map[string]string{"propagation": "deliver", "fanout": "fanout"} {
 			of := r.await(name, 1)[0].SpanContext
@@ -231,6 +237,7 @@ func TestB43_ExemplarsOfDelays(t *testing.T) {
 				t.Errorf("after change %d, %s has the exemplars %q, want one of the trace %s", n, series, got, of.TraceID())
 			}
 		}
+		r.spans.Reset()
 	}
 }
 
@@ -346,9 +353,7 @@ func TestB43_TraceOfASharedName(t *testing.T) {
 	c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("n")})
 	c.Subscribe(relaytest.ClusterType, name)
 	c.Ack(c.Recv(t.Context()))
-	r.await("fanout", 1)
-	r.await("client.subscribe", 1)
-	r.spans.Reset()
+	r.forgetFirst("fanout", "client.subscribe", "origin.receive")
 	o.Put(relaytest.Cluster(name, "other"))
 	c.Ack(c.Recv(t.Context()))
 	fan, applied, receive := r.await("fanout", 1)[0], r.await("cache.apply", 2), r.await("origin.receive", 1)[0]

@@ -36,8 +36,7 @@ func TestB43_TraceThroughTiers(t *testing.T) {
 			tiers := []*tracedRelay{top, middle, zone}
 			proxy := zone.subscribed("proxy", false)
 			for _, r := range tiers {
-				r.await("fanout", 1) // of the first response
-				r.spans.Reset()
+				r.forgetFirst("fanout", "origin.receive")
 			}
 			proxy.Ack(putAndRecv(t, o, proxy, "one"))
 			above := top.await("fanout", 1)[0]
