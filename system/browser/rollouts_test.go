@@ -2,7 +2,9 @@ package browser
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -101,6 +103,43 @@ func halted(words string) *rollout.Status {
 	return s
 }
 
+// parted returns the status of a rollout with a halted part and one in the first stage. words is the error detail of the
+// NACK.
+func parted(words string) *rollout.Status {
+	s, beside := halted(words), rolling(1)
+	s.Part = "lds/ingress"
+	beside.Part, beside.Edition, beside.Resources = "cds/"+strings.Repeat("a-long-name-", 8), "77d0c2aa", 3
+	beside.Waiting = 3
+	of := *s
+	s.Parts = []*rollout.Status{&of, beside}
+	return s
+}
+
+// partsTable selects the table of the parts of a rollout.
+const partsTable = "#rollouts [aria-label='Parts of the rollout of origin default'] table"
+
+// awaitParts waits until the page has a row for each part: its class and its cells, without that of the edition. Without rows,
+// it waits until there is no such table.
+func (b *tab) awaitParts(want ...string) {
+	b.t.Helper()
+	rows := fmt.Sprintf(`[...document.querySelectorAll("%s tbody tr")].map((row) => [row.className,
+		...[...row.children].filter((cell) => cell.dataset.label !== "Edition").map((cell) => cell.innerText.trim())].join(" | "))`, partsTable)
+	same := fmt.Sprintf("JSON.stringify(%s) === JSON.stringify(%s)", rows, asJSON(b.t, want))
+	if err := b.run(chromedp.Poll(same, nil, chromedp.WithPollingTimeout(relaytest.Patience))); err != nil {
+		b.t.Fatalf("%v: parts on the page %q, want %q", err, evaluate[[]string](b, rows), want)
+	}
+}
+
+// asJSON returns texts as JSON.
+func asJSON(t *testing.T, of []string) string {
+	t.Helper()
+	text, err := json.Marshal(append([]string{}, of...)) // null would be none
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // rejected is the error detail of the NACKs in these tests.
 const rejected = "Error adding/updating listener(s) ingress: Didn't find a registered implementation for 'envoy.filters.http.gone' with type URL: ''"
 
@@ -138,10 +177,16 @@ func TestRolloutOnThePage(t *testing.T) {
 	w.origin.Put(relaytest.Cluster("search"), relaytest.Listener("public", "gone"))
 	b.await("#rollouts", "Origin default: halted", "canary~2 rejected", rejected, "2 resources", "tender rollout resume --part lds/public --origin default", "cds/search")
 	b.await("#rollouts td .words", rejected)
+	const reason = "1 client rejected the edition (limit 0): canary~2 rejected " + wire.ListenerType + ": " + rejected
+	b.awaitParts("rejected | lds/public | halted\n"+reason+" | 1", " | cds/search | stage 1 of 2 | 1")
 	b.await("#summary", "The rollout of origin default is halted")
 	b.pictureOf("rollout", "#rollouts")
 	w.origin.Put(relaytest.Listener("public", "routes"))
 	b.await("#rollouts", "Origin default: stage 1 of 2", "accepted the edition 3", "served the last good 10", "Time left59m", "1 halted")
+	b.await(partsTable, "lds/public", "cds/search", "stage 1 of 2")
+	if bad := b.text(partsTable + " tr.rejected"); bad != "" {
+		t.Errorf("after the correction, a part is shown as rejected: %s", bad)
+	}
 	b.pictureOf("rollout-stage", "#rollouts")
 	for i, c := range clients {
 		if got := c.State().Has(relaytest.ClusterType, "checkout", "search"); got != (i < 3) {
@@ -179,6 +224,36 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	s.now(revert)
 	b.await("h1", "No problems")
 	b.await("#rollouts h3", "up to date")
+}
+
+// TestPartsOfARolloutOnThePage checks that the panel has a row for each open part of a rollout, and follows them without a
+// reload of the page.
+func TestPartsOfARolloutOnThePage(t *testing.T) {
+	s := newStage(t, halted(rejected))
+	b := open(t)
+	b.do(chromedp.Navigate(s.site + "/"))
+	b.await("#rollouts h3", "halted")
+	b.awaitParts() // a single part is the panel
+	b.do(chromedp.Evaluate("window.loaded = 'once'", nil))
+
+	two := parted(rejected)
+	long := two.Parts[1].Part
+	s.now(two)
+	b.awaitParts("rejected | lds/ingress | halted\n"+two.Halted.Reason+" | 12", " | "+long+" | stage 1 of 3 | 3")
+	b.await(partsTable, "Part", "State", "Edition", "Resources", two.Edition, two.Parts[1].Edition)
+	b.await("#rollouts .commands", "tender rollout resume --part lds/ingress --origin default")
+
+	next := *two.Parts[1]
+	next.Stage = 2
+	two = parted("another error")
+	two.Parts[1] = &next
+	s.now(two)
+	b.awaitParts("rejected | lds/ingress | halted\n"+two.Halted.Reason+" | 12", " | "+long+" | stage 2 of 3 | 3")
+	s.now(rolling(1))
+	b.awaitParts()
+	if got := evaluate[string](b, "window.loaded"); got != "once" {
+		t.Errorf("the page was reloaded: window.loaded is %q", got)
+	}
 }
 
 // TestRolloutPanelWithoutScript checks that the panel shows its content without JavaScript.
@@ -224,9 +299,11 @@ func TestRolloutPanelForEverybody(t *testing.T) {
 	many := rolling(3)
 	many.Origin, many.Cohorts = "four-stages", append([]rollout.Cohort{{Name: "id=a-very-long-name-of-a-node-that-an-operator-has-chosen-*", Clients: 1, Served: "3fa2b1c9"}}, many.Cohorts...)
 	many.Cohorts[2].Rejected = 1
-	s := newStage(t, halted(strings.Repeat("W", 300)), held, frozen, current, failing, many)
+	several := parted(strings.Repeat("W", 300))
+	several.Origin = "several"
+	s := newStage(t, halted(strings.Repeat("W", 300)), held, frozen, current, failing, several, many)
 	b := open(t)
-	for _, width := range []int64{1200, 360} {
+	for _, width := range []int64{1400, 360} {
 		b.do(chromedp.EmulateViewport(width, 900))
 		for _, scheme := range []string{"light", "dark"} {
 			b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}), chromedp.Navigate(s.site+"/"))
@@ -235,6 +312,9 @@ func TestRolloutPanelForEverybody(t *testing.T) {
 				t.Errorf("%s: too little contrast: %q", scheme, bad)
 			}
 			if bad := evaluate[[]string](b, bars); len(bad) > 0 {
+				t.Errorf("%d wide, %s: %q", width, scheme, bad)
+			}
+			if bad := evaluate[[]string](b, layout); len(bad) > 0 {
 				t.Errorf("%d wide, %s: %q", width, scheme, bad)
 			}
 		}
