@@ -34,7 +34,7 @@ func (b *tab) show(url string, on screen, scheme string) {
 
 // layout is JavaScript that returns the faults in the layout of a page. Content must not be wider than the window or,
 // on a phone, than its box. The picture must fill the width. Names must fit into their boxes and be large enough.
-// Cells must have the heading of their column as a label.
+// Cells must have the heading of their column as a label, and on a phone, no text may be in the narrow column of headings.
 const layout = `(() => {
   const bad = [], wide = innerWidth, phone = wide <= 600, main = document.querySelector("main");
   const style = getComputedStyle(main);
@@ -43,6 +43,10 @@ const layout = `(() => {
   if (phone) {
     for (const e of document.querySelectorAll(".scroll, .tile, .item, td, tbody th")) {
       if (e.scrollWidth > e.clientWidth + 1) { bad.push("wider than its box: " + e.textContent.trim().slice(0, 60)); }
+    }
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    for (const e of document.querySelectorAll("td .words")) {
+      if (e.clientWidth <= 8 * rem) { bad.push("squeezed into the column of headings: " + e.textContent.trim().slice(0, 60)); }
     }
   }
   const svg = document.querySelector("svg.fanout");
