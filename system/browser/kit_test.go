@@ -206,6 +206,7 @@ func (b *tab) save(name string, take func(*[]byte) chromedp.Action) {
 		return
 	}
 	var png []byte
+	b.do(chromedp.Poll("performance.getEntriesByName('first-contentful-paint').length > 0", nil)) // before, the page has no size
 	b.do(take(&png))
 	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644); err != nil {
 		b.t.Fatal(err)
