@@ -171,6 +171,7 @@ type options struct {
 	limits  guard.Limits
 	tls     *tls.Config
 	network string // default: tcp
+	wrap    func(net.Listener) net.Listener
 }
 
 // start starts a server, which runs until the end of the test.
@@ -209,6 +210,9 @@ func start(t testing.TB, o options) *fixture {
 	}
 	l := check.Must(net.Listen(o.network, address))
 	f.address = l.Addr().String()
+	if o.wrap != nil {
+		l = o.wrap(l)
+	}
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(l) }() // awaited below
 	t.Cleanup(func() {
