@@ -164,8 +164,8 @@ func describeState(s *rollout.Status) (state, class, meaning string) {
 		return fmt.Sprintf("stage %d of %d", s.Stage, stages), "rolling",
 			fmt.Sprintf("Clients of %s receive edition %s, all others the last good.", reached, s.Edition)
 	case rollout.Halted:
-		return "halted", "rejected", fmt.Sprintf("Edition %s was rejected. All clients receive the last good, and changes of "+
-			"endpoints as usual. A correction at the origin starts a new rollout.", s.Edition)
+		return "halted", "rejected", fmt.Sprintf("Edition %s was rejected. All clients receive the last good of what it "+
+			"changes, and other changes as usual. A correction at the origin starts a new rollout.", s.Edition)
 	}
 	meaning = "All clients receive the origin's current resources."
 	if s.Cold {

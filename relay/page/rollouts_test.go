@@ -135,7 +135,7 @@ tender rollout promote --all --origin default`},
 			s.Full = "64 parts are open, the maximum; lds/z has the changes of 7 parts"
 		}, `halted [rejected] for 2h0m
 Edition 3fa2b1c9 was rejected.
-All clients receive the last good, and changes of endpoints as usual.
+All clients receive the last good of what it changes, and other changes as usual.
 A correction at the origin starts a new rollout.
 reason: the check rejected the edition: error rate
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
