@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	statuspb "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -29,6 +30,18 @@ const rejection = "no filter chains specified"
 func invalid(name string) *listenerpb.Listener {
 	l := relaytest.Listener(name, name)
 	l.FilterChains = nil
+	return l
+}
+
+// patient returns a Listener that waits for its routes without a limit, so that a slow machine does not change the result.
+func patient(name, routes string) *listenerpb.Listener {
+	l, m := relaytest.Listener(name, routes), new(hcmpb.HttpConnectionManager)
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	if err := filter.GetTypedConfig().UnmarshalTo(m); err != nil {
+		panic(err)
+	}
+	unlimited(m.GetRds().GetConfigSource())
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: relaytest.Pack(m)}
 	return l
 }
 
@@ -195,7 +208,7 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 				origin := envoytest.NewControlPlane(t)
 				one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
 				origin.Put(append(web("one", one), relaytest.Cluster("two"), relaytest.Endpoints("two", two.Addr),
-					relaytest.Route("web-two", []string{"*"}, "two"))...)
+					relaytest.Route("web-two", []string{"*"}, "two"), patient("web", "web"))...)
 				dir := t.TempDir()
 				start := func() *envoytest.RelayProcess {
 					return envoytest.StartRelay(t, origin.Addr, "TENDER_SNAPSHOT_DIR="+dir, "TENDER_COLD_WAIT=1s")
@@ -207,7 +220,7 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 				load.Continue(10)
 				before := e.Config()
 
-				origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), invalid("broken"))
+				origin.Put(patient("web", "web-two"), patient("extra", "web"), invalid("broken"))
 				e.Listener("extra") // applied, although the response is rejected
 				awaitSum(e, "update_rejected", 1)
 				restored := make(chan struct{})
@@ -220,7 +233,7 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 				link.Cut()
 				tt.happens(r.Kill, func() {
 					origin.Apply("", func(w *envoytest.World) {
-						w.Put(relaytest.Listener("web", "web"))
+						w.Put(patient("web", "web"))
 						w.Remove(relaytest.ListenerType, "extra", "broken")
 					})
 				}, func(extra bool) { awaitStored(r, dir, extra) })

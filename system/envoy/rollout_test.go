@@ -60,11 +60,14 @@ func (f *stagedFleet) rejected() {
 
 // failing makes an edition with a route to a cluster without endpoints, which only the check detects, and then its fix.
 func (f *stagedFleet) failing() {
+	var before []int // the halt may come before all canaries were looked at
+	for _, e := range f.canaries() {
+		before = append(before, len(e.load.Report().Failures))
+	}
 	f.origin.Put(relaytest.StaticCluster("bad-cluster"), relaytest.Route("web", []string{"*"}, "bad-cluster"))
 	f.moveEndpoints()
-	for _, e := range f.canaries() {
-		before := len(e.load.Report().Failures)
-		e.load.Await("answers with 503", func(r envoytest.Report) bool { return len(r.Failures) > before })
+	for i, e := range f.canaries() {
+		e.load.Await("answers with 503", func(r envoytest.Report) bool { return len(r.Failures) > before[i] })
 	}
 	f.moveEndpoints()
 	for i, reason := range f.halted() {
