@@ -79,7 +79,8 @@ var names = map[string][]string{
 
 // TestWords checks that texts for operators use one word for one thing: the pages, the strings of the program (output and
 // help of commands, log messages, errors, descriptions of metrics and variables), the status page, the alerts, the
-// dashboard, the chart, and the descriptions of the API.
+// dashboard, the descriptions of the API, and all other files for installations, with their comments: the chart with its
+// notes and errors, manifests, bootstraps, the unit and the packages.
 func TestWords(t *testing.T) {
 	texts := operatorTexts(t)
 	_, terms, _ := strings.Cut(pages(t)["../deploy/docs/concepts.md"], "\n## Terms\n")
@@ -154,7 +155,8 @@ func operatorTexts(t *testing.T) map[string]string {
 	}
 	for _, pattern := range []string{
 		"page/templates/*.html", "../deploy/prometheus/*.yaml", "../deploy/grafana/*.json", "../deploy/docs/*.yaml",
-		"../deploy/docs/*.json", "../deploy/helm/tender/values.yaml",
+		"../deploy/docs/*.json", "../deploy/helm/tender/*.yaml", "../deploy/helm/tender/templates/*", "../deploy/kubernetes/*/*.yaml",
+		"../deploy/compose/*.yaml", "../deploy/envoy/*.yaml", "../deploy/systemd/*", "../deploy/package/*", "../deploy/image/Dockerfile",
 	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {

@@ -99,21 +99,21 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- $env := include "tender.typed" . | fromYaml -}}
 {{- range $name, $value := .Values.config -}}
 {{- if hasSuffix "_HEADERS" $name -}}
-{{- fail (printf "config.%s: headers may be secrets, and who may read the pod may read them; set it by extraEnv, from a Secret" $name) -}}
+{{- fail (printf "config.%s: headers may be secrets, and everyone with permission to read the pod could read them; set it by extraEnv, from a Secret" $name) -}}
 {{- end -}}
 {{- if hasKey $env $name -}}
-{{- fail (printf "config.%s: another value sets it already, to %q; the table in README.md of the chart says which" $name (get $env $name)) -}}
+{{- fail (printf "config.%s: another value of the chart sets it to %q; set that value instead (the table in README.md of the chart has its name)" $name (get $env $name)) -}}
 {{- end -}}
 {{- if not (kindIs "invalid" $value) }}{{ $_ := set $env $name (include "tender.text" $value) }}{{ end -}}
 {{- end -}}
 {{- if contains "@" (get $env "TENDER_ROLLOUT_CHECK" | toString) -}}
-{{- fail "TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user, and who may read the pod may read the password; set it by extraEnv, from a Secret" -}}
+{{- fail "TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user, and everyone with permission to read the pod could read the password; set it by extraEnv, from a Secret" -}}
 {{- end -}}
 {{- $own := keys $env -}}
 {{- with include "tender.memoryLimit" . }}{{ $_ := set $env "GOMEMLIMIT" . }}{{ end -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $own -}}
-{{- fail (printf "extraEnv: %s is set by another value already" .name) -}}
+{{- fail (printf "extraEnv: another value of the chart sets %s; set that value instead" .name) -}}
 {{- end }}
 - {{ toYaml . | nindent 2 | trim }}
 {{- $_ := unset $env .name -}}
@@ -135,8 +135,7 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- end }}
 
 {{/*
-What is wrong with values that are good by themselves. values.schema.json says what is wrong
-with each.
+Refuses combinations of values that the relay cannot use. values.schema.json checks each value alone.
 */}}
 {{- define "tender.check" -}}
 {{- $v := .Values -}}
@@ -155,10 +154,10 @@ with each.
 {{- fail (printf "snapshots.claim.enabled: the pods of a %s would share one claim, and each relay needs its own; set it to false, or kind to StatefulSet" $v.kind) -}}
 {{- end -}}
 {{- if and $v.snapshots.claim.enabled (not $v.snapshots.enabled) -}}
-{{- fail "snapshots.claim.enabled: it is of no use while snapshots.enabled is false; set it to false" -}}
+{{- fail "snapshots.claim.enabled: snapshots.enabled is false, so nothing would use the claim; set it to false" -}}
 {{- end -}}
 {{- if and $v.rollout.stages (not $v.snapshots.claim.enabled) -}}
-{{- fail "rollout.stages: a new pod would have no last good, and would serve a change to all its clients at once; set snapshots.claim.enabled, and kind to StatefulSet" -}}
+{{- fail "rollout.stages: a new pod would have no last good configuration, and would serve a change to all its clients at once; set kind to StatefulSet, and snapshots.claim.enabled to true" -}}
 {{- end -}}
 {{- include "tender.checkPorts" . -}}
 {{- include "tender.checkFiles" . -}}
@@ -170,12 +169,12 @@ with each.
 {{- $seen := dict "18080" "the admin address on loopback" -}}
 {{- range include "tender.ports" . | fromYamlArray -}}
 {{- with get $seen (toString .port) -}}
-{{- fail (printf "ports: two of them are the same: one is that of %s" .) -}}
+{{- fail (printf "ports: two ports are equal; the other one is %s" .) -}}
 {{- end -}}
 {{- $_ := set $seen (toString .port) (printf "ports.%s" .name) -}}
 {{- end -}}
 {{- if and .Values.serviceMonitor.enabled (not .Values.ports.probe) -}}
-{{- fail "serviceMonitor.enabled: Prometheus finds nothing while ports.probe is 0" -}}
+{{- fail "serviceMonitor.enabled: Prometheus cannot scrape the relays, because ports.probe is 0; set it" -}}
 {{- end -}}
 {{- end }}
 
@@ -195,23 +194,23 @@ with each.
   "peers.ca" (list $v.peers.ca.secretName $v.peers.ca.configMapName)
   "peers.secretName and certManager.peers" (list $v.peers.secretName (ternary "certManager" "" $v.certManager.peers.enabled)) -}}
 {{- if gt (len (compact $names)) 1 -}}
-{{- fail (printf "%s: more than one is set; allowed: one of them" $what) -}}
+{{- fail (printf "%s: more than one is set; set only one" $what) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (or $v.certManager.server.enabled $v.certManager.client.enabled $v.certManager.peers.enabled) (not $v.certManager.issuer.name) -}}
-{{- fail "certManager.issuer.name: it is required where cert-manager is to make a certificate" -}}
+{{- fail "certManager.issuer.name: it is required for certificates of cert-manager; set it to the name of an issuer" -}}
 {{- end -}}
 {{- if and $v.ports.tls (not $cert) -}}
 {{- fail "ports.tls: there is no certificate for it; set tls.secretName or certManager.server.enabled" -}}
 {{- end -}}
 {{- if and $ca (not $cert) -}}
-{{- fail "tls.clientCA: it is of no use without a certificate; set tls.secretName or certManager.server.enabled" -}}
+{{- fail "tls.clientCA: mTLS requires a certificate of the relay; set tls.secretName or certManager.server.enabled" -}}
 {{- end -}}
 {{- if and $rules (not $ca) -}}
-{{- fail "authz: its rules are about certificates of clients; set tls.clientCA" -}}
+{{- fail "authz: rules require client certificates; set tls.clientCA" -}}
 {{- end -}}
 {{- if and $v.ports.admin (not (and $ca $rules)) -}}
-{{- fail "ports.admin: operators are known by their certificates and by rules; set tls.clientCA and authz" -}}
+{{- fail "ports.admin: operators are authenticated by mTLS and authorized by rules; set tls.clientCA and authz" -}}
 {{- end -}}
 {{- end }}
 
@@ -219,23 +218,23 @@ with each.
 {{- $v := .Values -}}
 {{- if $v.peers.enabled -}}
 {{- if not $v.ports.admin -}}
-{{- fail "peers.enabled: relays reach each other at ports.admin, which is 0; set it, tls.clientCA and authz" -}}
+{{- fail "peers.enabled: relays connect to ports.admin of each other, which is 0; set ports.admin, tls.clientCA and authz" -}}
 {{- end -}}
 {{- if not (or (include "tender.peersSecret" .) $v.config.TENDER_PEERS_TLS_CERT) -}}
 {{- fail "peers.enabled: there is no certificate for the other relays; set certManager.peers.enabled or peers.secretName" -}}
 {{- end -}}
 {{- if and $v.authz.rules (not $v.authz.rules.peers) -}}
-{{- fail "authz.rules.peers: peers.enabled is true, and relays refuse each other unless the identity in their certificate is listed here" -}}
+{{- fail "authz.rules.peers: with peers.enabled, relays refuse each other unless this list has the identity of their certificate" -}}
 {{- end -}}
 {{- else if $v.certManager.peers.enabled -}}
-{{- fail "certManager.peers: nothing uses its certificate while peers.enabled is false" -}}
+{{- fail "certManager.peers: peers.enabled is false, so nothing would use the certificate; set peers.enabled" -}}
 {{- end -}}
 {{- end }}
 
 {{- define "tender.checkScale" -}}
 {{- with .Values.autoscaling -}}
 {{- if and .enabled (not .streamsPerPod) (not .cpuUtilization) -}}
-{{- fail "autoscaling.enabled: there is nothing to scale by; set autoscaling.streamsPerPod or autoscaling.cpuUtilization" -}}
+{{- fail "autoscaling.enabled: there is no metric; set autoscaling.streamsPerPod or autoscaling.cpuUtilization" -}}
 {{- end -}}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
 {{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) -}}

@@ -1,4 +1,4 @@
-{{/* The pod of a relay, for whatever makes it. */}}
+{{/* The pod of a relay, for the StatefulSet and the Deployment. */}}
 {{- define "tender.pod" -}}
 metadata:
   labels:
@@ -11,7 +11,7 @@ metadata:
 spec:
   serviceAccountName: {{ include "tender.serviceAccountName" . }}
   automountServiceAccountToken: false
-  # Else Kubernetes would set TENDER_… variables for a Service called tender.
+  # Otherwise Kubernetes sets TENDER_… variables for a Service with the name tender.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ int .Values.terminationGracePeriodSeconds }}
   {{- with .Values.imagePullSecrets }}
