@@ -147,10 +147,10 @@ func (h *tierHalts) hear(v *heardView, target string, told []byte) {
 func logRefused(log *slog.Logger, key heardKey, was bool, err error) {
 	switch {
 	case err != nil && !was:
-		log.Warn("what a relay above has told of halts is refused: what it has told before remains in force",
+		log.Warn("halts of a relay above refused; its previous halts stay in effect",
 			slog.String("group", key.name), slog.Any("err", err))
 	case err == nil && was:
-		log.Info("what a relay above tells of halts is valid again", slog.String("group", key.name))
+		log.Info("halts of a relay above valid again", slog.String("group", key.name))
 	}
 }
 

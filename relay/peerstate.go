@@ -143,11 +143,11 @@ func (r *Relay) takeState(ctx context.Context, began time.Time) (taken bool) {
 	default:
 	}
 	if err != nil {
-		r.log.Warn("no peer gave its state; clients wait for an origin", slog.Any("err", err))
+		r.log.Warn("no peer sent its state; clients wait for an origin", slog.Any("err", err))
 		return false
 	}
 	r.groups.restoreTaken(state)
-	r.log.Info("relay began with the state of a peer", slog.String("peer", state.from.Address),
+	r.log.Info("relay started with the state of a peer", slog.String("peer", state.from.Address),
 		slog.String("node_id", state.from.NodeID), slog.Int("views", state.restored),
 		slog.Duration("age", state.at.Sub(state.of).Round(time.Second)))
 	return state.restored > 0

@@ -60,7 +60,7 @@ var events = []string{
 	"snapshot refused; its view starts cold",
 	"snapshots above TENDER_MAX_GROUPS are restored when clients reconnect",
 	"snapshots of a peer refused; their views start cold",
-	"no peer gave its state; clients wait for an origin",
+	"no peer sent its state; clients wait for an origin",
 	"status page not rendered",
 	"stopping with streams open",
 	"traffic leaves this host without TLS; it can be intercepted and changed",

@@ -32,7 +32,7 @@ TYPE  STATE     SUBSCRIBED  ACCEPTED FOR
 cds   REJECTED  *           41s
     INVALID_ARGUMENT 41s ago: unknown http filter
 
-2 of 3 resources differ from what is served to the group:
+resources that differ from what is served to the group: 2 of 3
 TYPE  NAME  SENT  ACCEPTED  SERVED  STATE
 cds   cart  4     unknown   4       REJECTED
 cds   web   8     7         8       REJECTED
@@ -248,7 +248,7 @@ func (t *table) subscriptions(d *admin.ClientDetail, now time.Time) {
 			wants = append(wants, wire.Wildcard)
 		}
 		if typ.Names > 0 {
-			wants = append(wants, fmt.Sprintf("%d names", typ.Names))
+			wants = append(wants, plural(typ.Names, "name"))
 		}
 		wants = append(wants, typ.Globs...)
 		t.Row(cmp.Or(typ.Name, typ.TypeURL), syncText(typ), cmp.Or(strings.Join(wants, " "), "-"), cli.WideOnly(cmp.Or(typ.Accepted, "-")), ago(typ.AcceptedAt, now))
@@ -274,7 +274,7 @@ func (t *table) clientResources(d *admin.ClientDetail, diff bool) {
 	case differing == 0:
 		t.Row(fmt.Sprintf("the client has accepted all %d resources as they are served to the group", all))
 	default:
-		t.Row(fmt.Sprintf("%d of %d resources differ from what is served to the group:", differing, all))
+		t.Row(fmt.Sprintf("resources that differ from what is served to the group: %d of %d", differing, all))
 	}
 	if diff && differing == 0 {
 		return

@@ -142,9 +142,9 @@ func TestClients(t *testing.T) {
 		{"clients -o wide", exitOK, []string{"NODE GROUP RELAY # CLUSTER LOCALITY ADDRESS STATE", "edge-4 shop relay-0 17 - - 10.0.0.4:51442 rejecting"}},
 		{"clients -o yaml", exitOK, []string{"relays: - address: self relay: relay-0", "sync: in-sync"}},
 		{"clients edge-4", exitOK, []string{
-			"#17 edge-4 of group shop at relay-0: rejecting", "3 of 4 resources differ", "cds cart 4 unknown 4 REJECTED", "cds old 1 1 - not sent cds web 8 7 8 no answer yet cds pay 2 2 2 accepted",
+			"#17 edge-4 of group shop at relay-0: rejecting", "differ from what is served to the group: 3 of 4", "cds cart 4 unknown 4 REJECTED", "cds old 1 1 - not sent cds web 8 7 8 no answer yet cds pay 2 2 2 accepted",
 		}},
-		{"clients edge-4 --diff", exitOK, []string{"3 of 4 resources differ", "cds web 8 7 8 no answer yet"}},
+		{"clients edge-4 --diff", exitOK, []string{"differ from what is served to the group: 3 of 4", "cds web 8 7 8 no answer yet"}},
 		{"clients #2", exitOK, []string{"#2 edge-2 of group shop: behind"}},
 		{"clients #99", exitFailure, []string{"there is no client 99"}},
 		{"clients #x", exitFailure, []string{`the client number is "x"`}},
@@ -252,7 +252,7 @@ func TestClientsOfRelay(t *testing.T) {
 		}
 		time.Sleep(time.Second) // virtual time
 		must(t, exitOK, []string{"2 clients: 1 rejecting, 0 stalled, 0 behind, 0 unknown, 1 in sync", "NODE GROUP RELAY STATE CDS SINCE", "good user_agent_name=envoy relay-7 in-sync in sync"}, "clients")
-		must(t, exitOK, []string{"bad of group user_agent_name=envoy at relay-7: rejecting", "INVALID_ARGUMENT", "no such filter", "1 of 1 resources differ", "- ", "REJECTED"}, "clients", "bad")
+		must(t, exitOK, []string{"bad of group user_agent_name=envoy at relay-7: rejecting", "INVALID_ARGUMENT", "no such filter", "differ from what is served to the group: 1 of 1", "- ", "REJECTED"}, "clients", "bad")
 		must(t, exitOK, []string{"the client has accepted all 1 resources"}, "clients", "good", "--diff")
 	})
 }

@@ -59,7 +59,7 @@ func (g getGroups) Warning(ctx context.Context, address string, n *corepb.Node) 
 	if len(all) == 0 {
 		return text
 	}
-	return text + "; --group chooses another one: " + groupNames(all)
+	return text + "; --group selects another one: " + groupNames(all)
 }
 
 // Member returns a Node of a node group.

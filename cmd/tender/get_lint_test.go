@@ -115,7 +115,7 @@ func TestGetLint_Usage(t *testing.T) {
 		"--lint -o yaml cds":            "--output=yaml: with --lint, want wide or json",
 		"--lint --static-cluster [ cds": "--static-cluster=[: syntax error in pattern",
 		"--static-cluster a cds":        "--static-cluster: only --lint takes it",
-		"":                              "requires at least 1 arg",
+		"":                              "a TYPE is required",
 		"--lint nothing":                "unknown type",
 	} {
 		if code, _, stderr := execute(append([]string{"get"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(stderr, want) {

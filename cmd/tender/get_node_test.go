@@ -92,7 +92,7 @@ func TestGetWarnsOfGroups(t *testing.T) {
 			{shop, warning + "user_agent_name=envoy,NAMESPACE=shop: it opens"},
 			{shop, ""}, // the group is open now
 			{[]string{"--group", "user_agent_name=envoy,NAMESPACE=shop"}, ""},
-			{[]string{"--user-agent", "x"}, "--group chooses another one: user_agent_name=envoy,NAMESPACE=shop; user_agent_name=tender-get,NAMESPACE="},
+			{[]string{"--user-agent", "x"}, "--group selects another one: user_agent_name=envoy,NAMESPACE=shop; user_agent_name=tender-get,NAMESPACE="},
 		} {
 			code, stdout, stderr := execute(append(r.get, tt.args...)...)
 			if code != exitOK || stdout != "web\n" || !strings.Contains(stderr, tt.want) || tt.want == "" && stderr != "" {

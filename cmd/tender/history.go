@@ -93,7 +93,7 @@ func notOneArgument(_ *cobra.Command, args []string) error {
 // printActions writes a table of the commands of operators, also of those that the relay refused.
 func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
 	if len(actions) == 0 {
-		_, err := fmt.Fprintln(w, "no operator has sent a command since the relay began")
+		_, err := fmt.Fprintln(w, "no operator has sent a command since the relay started")
 		return err
 	}
 	t := &table{cli.Table{Wide: true}}

@@ -47,7 +47,7 @@ func TestUsageErrors(t *testing.T) {
 		{"", "--nope", "unknown flag: --nope"},
 		{"serve", "now", `unknown command "now" for "tender serve"`},
 		{"check", "--fix", "unknown flag: --fix"},
-		{"get", "", "requires at least 1 arg(s), only received 0"},
+		{"get", "", "a TYPE is required, such as cds; --lint works without one"},
 		{"get", "xds", `unknown type "xds": want one of ` + cli.Types + ", or a type URL"},
 		{"get", "cds ", "empty name"},
 		{"get", "cds -o xml", "--output=xml: want one of yaml, json, name, wide"},

@@ -23,9 +23,10 @@ func newGenerationsCommand(h host) *cobra.Command {
 		Use:   "generations",
 		Short: "Print the configurations that clients were served",
 		Long: "Generations prints, for each control plane and node group, the configurations that a\n" +
-			"running relay served and still keeps, newest first. A\n" +
-			"generation is named by the digest of its content, which is equal on replicas that\n" +
-			"serve the same resources. Endpoints and Secrets are not part of it.",
+			"running relay served and still keeps, newest first. The name of a generation is the\n" +
+			"digest of its content, which is equal on replicas that serve the same resources.\n" +
+			"Endpoints and Secrets are not part of it. MEMORY is the size of the resources that the\n" +
+			"next generation lacks.",
 		Example: "  tender generations\n  tender generations --origin default --limit 100 -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -53,9 +54,9 @@ func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
 	t := &table{cli.Table{Wide: true}}
 	for _, v := range all.Views {
 		t.Row(fmt.Sprintf("origin %s, group %s", v.Origin, nodegroup.Name(v.Group)))
-		t.Row("GENERATION", "SERVED SINCE", "FOR", "CHANGES", "KEPT")
+		t.Row("GENERATION", "SERVED SINCE", "FOR", "CHANGES", "MEMORY")
 		for _, g := range v.Generations {
-			served, kept := "until now", "-"
+			served, kept := "still served", "-"
 			if !g.Until.IsZero() {
 				served, kept = humanize.Seconds(g.Until.Sub(g.Since).Seconds()), humanize.Bytes(int(g.Bytes))
 			}

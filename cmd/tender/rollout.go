@@ -200,7 +200,7 @@ func newRolloutCommanding(h host, name string, cmd *cobra.Command) (*cobra.Comma
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
-	cmd.Flags().StringVar(&of.Part, "part", "", "only this part: its `name`, such as rds/shop, or the id of its edition")
+	cmd.Flags().StringVar(&of.Part, "part", "", "only this part: its `name`, such as rds/shop, or the ID of its edition")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
 		var answer admin.Rollouts

@@ -33,7 +33,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 		t.Note("snapshots and decisions are NOT WRITTEN: %s", fault)
 	}
 	if taken := s.Relay.Taken; taken != nil {
-		t.Note("began with the state of %s (%s), which is %s old", taken.From, taken.NodeID, humanize.Seconds(taken.AgeSeconds))
+		t.Note("started with the state of %s (%s), which is %s old", taken.From, taken.NodeID, humanize.Seconds(taken.AgeSeconds))
 	}
 	if warning := s.Log.Warning(); warning != "" {
 		t.Note("%s", warning)
@@ -247,7 +247,7 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 	if len(c.Lagging) > 0 {
 		t.Row()
-		t.Row("LACKED BY", "NODE", cli.WideOnly("ADDRESS"), "TYPE", "FOR", cli.WideOnly("VERSION"), "STATE")
+		t.Row("LAGGING", "NODE", cli.WideOnly("ADDRESS"), "TYPE", "FOR", cli.WideOnly("VERSION"), "STATE")
 		for i := range c.Lagging {
 			t.lags(&c.Lagging[i], now)
 		}
@@ -318,7 +318,7 @@ func describeCounts(c *admin.TierCounts) string {
 // more notes that n clients are not printed.
 func (t *table) more(n int) {
 	if n > 0 {
-		t.Note("and %d more: -o wide prints %d, --node and --type choose", n, manyClients)
+		t.Note("and %d more: -o wide prints %d, --node and --type select", n, manyClients)
 	}
 }
 

@@ -162,7 +162,7 @@ func TestStatusForPeople(t *testing.T) {
 		`tender v1, up 3m20s, 0 streams, NOT READY`,
 		`    it rains`,
 		`    it\u001b[31m snows`,
-		`    began with the state of 10.0.0.7:18443 (tender/b), which is 1h0m old`,
+		`    started with the state of 10.0.0.7:18443 (tender/b), which is 1h0m old`,
 		``,
 		`ORIGIN   TARGET  STATE       SINCE`,
 		`default  a:1     standby     -`,
@@ -196,9 +196,9 @@ func TestStatusForPeople(t *testing.T) {
 		`#17          a-node-with-a…an-one-likes  sds   0s    INTERNAL`,
 		`    no error detail`,
 		``,
-		`LACKED BY  NODE                        TYPE  FOR   STATE`,
-		`#17        a-node-with-a…an-one-likes  cds   1h7m  REJECTED`,
-		`#18        slow                        eds   3s    sent, not acknowledged`,
+		`LAGGING  NODE                        TYPE  FOR   STATE`,
+		`#17      a-node-with-a…an-one-likes  cds   1h7m  REJECTED`,
+		`#18      slow                        eds   3s    sent, not acknowledged`,
 		``,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -132,7 +132,7 @@ var rows = []row{
 	{"TLS", []view{
 		list("Certificates", "Time until certificates expire, by the variable that names the file.", "s",
 			`min by (instance, file) (tender_tls_expiry_seconds{$relays}) - time()`).wide(12),
-		graph("Refused files", "Changed files that could not be used. The former content stays in force.", "",
+		graph("Refused files", "Changed files that could not be used. The previous content stays in use.", "",
 			query{`sum by (instance, file) (increase(tender_tls_refusals_total{$relays}[$__rate_interval]))`, "{{instance}} {{file}}"}).wide(12),
 	}},
 }

@@ -133,7 +133,7 @@ func (d dumper) write(w io.Writer, r *http.Request, dir string, now time.Time) e
 	}
 	readme := fmt.Sprintf("A dump of a Tender relay of %s.\n"+
 		"It contains neither resources nor secrets of the configuration.\n"+
-		"It contains node ids, addresses of clients, and names of resources.\n\n", now.UTC().Format(time.RFC3339))
+		"It contains node IDs, addresses of clients, and names of resources.\n\n", now.UTC().Format(time.RFC3339))
 	for _, f := range d.files() {
 		var content bytes.Buffer
 		if err := f.write(&content, r); err != nil {

@@ -41,7 +41,7 @@ func (s *snapshotServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-tar")
 	out := &countedWriter{ResponseWriter: w}
 	err = s.cfg.Snapshot(r.Context(), secrets, out)
-	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "state given to a peer", slog.String("from", r.RemoteAddr),
+	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "state sent to a peer", slog.String("from", r.RemoteAddr),
 		slog.String("by", from), slog.Bool("secrets", secrets), slog.Int64("bytes", out.bytes), slog.Any("err", err))
 	if err == nil {
 		return

@@ -123,7 +123,7 @@ func TestRun(t *testing.T) {
 		`A shop of 13 services \(17 clusters, 14 listeners\), .*:`,
 		`  origin   127\.0\.0\.1:\d+ +a control plane that changes the shop 20 times a second`,
 		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,
-		`  clients  20 +10 SotW and 10 Delta, on 2 connections; beside them the two`,
+		`  clients  20 +10 SotW and 10 Delta, on 2 connections, and the two with problems`,
 		`  bin/tender get -a 127\.0\.0\.1:\d+ cds`,
 		`Point an Envoy at 127\.0\.0\.1:\d+: deploy/envoy has bootstraps\.`,
 		`All 20 clients are in sync with the origin after \d+\.\ds\. Now the origin changes\.`,

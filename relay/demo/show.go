@@ -182,7 +182,7 @@ func (d *demo) opening() {
 	}
 	d.print("A shop of %d services (%d clusters, %d listeners), the relay, and clients below it, in one process:\n\n",
 		len(d.mesh.services), len(m[wire.ClusterType]), len(m[wire.ListenerType]))
-	what, beside := "the shop", "; beside them the two"
+	what, beside := "the shop", ", and the two with problems"
 	if d.Rollout {
 		what, beside = "endpoints", ""
 	}

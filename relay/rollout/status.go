@@ -71,7 +71,7 @@ var Awaits = []Await{AwaitOrigin, AwaitHold, AwaitApproval, AwaitAnswers, AwaitC
 type Cohort struct {
 	Name    string `json:"name"`             // the stage as in TENDER_ROLLOUT, or "the rest"
 	Clients int    `json:"clients"`          // connected clients
-	Served  string `json:"served,omitempty"` // id of the edition; empty if it is served the same as the rest
+	Served  string `json:"served,omitempty"` // ID of the edition; empty if it is served the same as the rest
 
 	// Numbers of connected clients by their answer to the edition.
 	Subscribed int `json:"subscribed"` // clients that subscribe to a resource that the edition changes

@@ -245,7 +245,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	s.settled = found
 	if found == s.inForce { // the change was reverted
 		s.fail(nil)
-		log.Info("credential file has the content in force again", s.attr())
+		log.Info("credential file has its previous content again", s.attr())
 		return
 	}
 	var r reading
@@ -257,7 +257,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	}
 	if err != nil {
 		s.fail(err)
-		log.Warn("credential file refused; the previous content stays in force", s.attr(), slog.Any("err", err))
+		log.Warn("credential file refused; the previous content stays in use", s.attr(), slog.Any("err", err))
 		return
 	}
 	s.inForce, s.expired = found, false

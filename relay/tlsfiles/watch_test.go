@@ -200,7 +200,7 @@ func TestBadFileChangesNothing(t *testing.T) {
 			}
 		}
 		first.Write(t, dir)
-		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "credential file has the content in force again") || s.Err != nil || !s.LoadedAt.Equal(loaded) {
+		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "credential file has its previous content again") || s.Err != nil || !s.LoadedAt.Equal(loaded) {
 			t.Errorf("first certificate restored: log is %q, status %+v, want the first status, and a line about it", got, s)
 		}
 		next.Write(t, dir)
@@ -278,7 +278,7 @@ func TestReload(t *testing.T) {
 			{"two", "two", "changed=1 refused=0 unchanged=0"},
 			{"", "two", "changed=0 refused=1 unchanged=0"},
 			{"", "two", "it has no token"},
-			{"two", "two", "credential file has the content in force again"},
+			{"two", "two", "credential file has its previous content again"},
 			{"three", "three", "changed=1 refused=0 unchanged=0"},
 		} {
 			certs.WriteFile(t, filepath.Dir(path), "token", []byte(tt.content))

@@ -88,10 +88,10 @@ func NewCommand(version string, groups Groups, dialOptions ...grpc.DialOption) *
 			"  tender get --user-agent envoy --metadata NAMESPACE=shop --locality eu/eu-1 eds web\n" +
 			"  tender get --lint -a xds.example.com:443 --user-agent envoy",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if o.lint {
-				return nil
+			if !o.lint && len(args) == 0 {
+				return errors.New("a TYPE is required, such as cds; --lint works without one")
 			}
-			return cobra.MinimumNArgs(1)(cmd, args)
+			return nil
 		},
 		ValidArgsFunction: cli.CompleteFirst(strings.Fields(cli.Types)...),
 		RunE: func(cmd *cobra.Command, args []string) error {
