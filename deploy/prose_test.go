@@ -15,7 +15,7 @@ const (
 	maxREADME   = 1500
 
 	// maxRead is the number of words that an operator reads before the reference.
-	maxRead = 20_000
+	maxRead = 19_500
 )
 
 // edited are the pages that keep to these limits: all but relay/PROTOCOL.md, whose tables list the rules of the specification.

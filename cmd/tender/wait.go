@@ -52,6 +52,10 @@ func newWaitCommand(h host) *cobra.Command {
 			"TYPE, only changes of that type and clients that subscribe to it count; with NAMEs, only\n" +
 			"these resources. A client that is unknown for the type counts in any case. The\n" +
 			"connection to an origin counts always. --origin selects changes and connections.\n\n" +
+			"A dropped change is pending until tender pass dropped. A response that the relay has\n" +
+			"refused is not pending (alert TenderOriginRefused). The relay does not list xdstp names\n" +
+			"that wait for TENDER_MIN_PUSH_INTERVAL: with them, --settle has to exceed the interval.\n" +
+			"Clients that poll over REST do not count.\n\n" +
 			"Directly after a change, the relay may not have received it, and all clients are in\n" +
 			"sync with the state before. --settle has to be longer than the control plane takes to\n" +
 			"send a change.\n\n" +

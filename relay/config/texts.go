@@ -80,7 +80,7 @@ var sections = []section{
 				"refused."},
 		{"TLS_TRUST_DOMAINS", "SPIFFE trust domains of clients, each with the PEM file of its CAs",
 			"Without a path, the CAs of `TENDER_TLS_CLIENT_CA` apply. The files are read again when they change. Set " +
-				"it when clients come from several trust domains ([security.md](security.md#trust-domains))."},
+				"it when clients come from several trust domains ([Trust domains](#trust-domains))."},
 		{"AUTHZ", "YAML file of rules: which certificate may present which Nodes and receive which types and Secrets",
 			"Changes apply to open streams too. Set it when node groups must not read the resources of others."},
 		{"SECRETS", "Clients that may receive Secrets (SDS)",
