@@ -65,9 +65,9 @@ var sections = []section{
 		{"REST_LISTEN", "Addresses for clients that poll by REST",
 			"Set it when clients cannot use gRPC."},
 		{"SOCKET_MODE", "Permissions of the Unix sockets on which the relay listens",
-			"Only who may write to a socket can connect: `0660` is the user and the group of the relay, and `0666` all users. " +
-				"Those of `TENDER_ADMIN_LISTEN` are never for all. Set it to `0666` when clients of other users connect, and " +
-				"rules or mTLS decide what they get; their group is the narrower way."},
+			"`0600` admits the user of the relay, `0660` also its group, and `0666` all users, except to " +
+				"`TENDER_ADMIN_LISTEN`. Set it to `0666` when clients run as other users and cannot join the group of the " +
+				"relay; rules or mTLS then restrict them."},
 		{"TLS_LISTEN", "Addresses for TLS while `TENDER_LISTEN` stays plaintext",
 			"Without it, `TENDER_LISTEN` has TLS. Set it when a fleet moves from plaintext to TLS."},
 		{"TLS_CERT", "PEM file with the server certificate for clients, and its intermediates",
@@ -85,7 +85,7 @@ var sections = []section{
 			"Changes apply to open streams too. Set it when node groups must not read the resources of others."},
 		{"SECRETS", "Clients that may receive Secrets (SDS)",
 			"`mtls` requires a certificate and a rule of `TENDER_AUTHZ`. `loopback` adds plaintext clients on this " +
-				"host, by the rules or if there are none. Set it to `loopback` when the relay is a sidecar, and to `off` " +
+				"host, if the rules allow them or `TENDER_AUTHZ` is not set. Set it to `loopback` when the relay is a sidecar, and to `off` " +
 				"when no client needs Secrets."},
 	}},
 	{"Operators, logs and traces", []text{
@@ -184,8 +184,8 @@ var sections = []section{
 		{"HOLD_EXPLICIT_REMOVALS", "Hold large removals also if the control plane requests them later",
 			"Turn it on when a wrong mass deletion at the control plane is a risk, and a delay of intended ones is " +
 				"acceptable."},
-		{"HOLD_GROWTH", "How many times as large a resource, or the number of resources of a type, may become in one change; a " +
-			"change by which it grows more, and by at least 1 MiB or 1,000 names, waits for `TENDER_MASS_DELETE_HOLD`",
+		{"HOLD_GROWTH", "Maximum factor by which a resource, or the number of resources of a type, grows in one change; a change " +
+			"that exceeds it, and adds at least 1 MiB or 1,000 names, waits for `TENDER_MASS_DELETE_HOLD`",
 			"Raise it when your control plane grows in larger steps, such as one that adds a region at once."},
 		{"REQUIRED", "Resources whose removal waits for an operator, whatever the control plane says",
 			"Set it when the loss of one resource, such as the cluster of an authorization service, stops all traffic."},
@@ -226,11 +226,11 @@ var sections = []section{
 			"Raise it when a client reports more names than fit."},
 		{"MAX_ORIGIN_RESPONSE_BYTES", "Maximum size of a response of the control plane",
 			"Raise it when the log shows that a response exceeds it."},
-		{"MAX_RESOURCE_BYTES", "Size of a resource in a response of the control plane",
+		{"MAX_RESOURCE_BYTES", "Maximum size of a resource in a response of the control plane",
 			"The relay keeps the old version of a larger resource, accepts the others, and names it in the NACK. Set " +
 				"it when clients cannot receive larger resources."},
 		{"MAX_GROUPS", "Maximum number of node groups",
-			"Groups without clients make room for new ones; their snapshots stay. Raise it when there are more kinds " +
+			"The relay removes groups without clients for new ones, and keeps their snapshots. Raise it when there are more kinds " +
 				"of clients, such as one group per proxy."},
 		{"MAX_GROUPS_PER_CLIENT",
 			"Maximum number of node groups that one client may create while more than half of `TENDER_MAX_GROUPS` exist",
@@ -252,10 +252,10 @@ var sections = []section{
 		{"SEND_TIMEOUT", "How long one send may block before the stream is closed",
 			"Lower it when stalled clients should release their memory earlier."},
 		{"DRAIN", "Time in which a stopping relay closes its streams",
-			"For the first ninth, new streams are still accepted. Two thirds later, nearly all streams are closed, one " +
-				"by one. Change it when the termination grace period differs; it must be shorter."},
+			"For the first ninth, new streams are still accepted. In the next two thirds, nearly all streams are " +
+				"closed, one by one. Change it when the termination grace period differs; it must be shorter."},
 		{"TRANSPORT", "Server side of HTTP/2 for client connections: `grpc` is that of gRPC, `ads` is made for xDS streams",
-			"`ads` takes less CPU and memory for each client, with the same limits. Set it when clients are many."},
+			"`ads` takes less CPU and memory for each client, with the same limits. Set it when many clients connect to a relay."},
 		{"CONNECTION_AGE", "Age at which the streams of a client connection are closed, one by one, without an error",
 			"Clients then spread over all relays. Turn it off when a balancer distributes streams."},
 	}},
