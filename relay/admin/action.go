@@ -16,14 +16,14 @@ type Action struct {
 	At      time.Time `json:"at"`
 	Command string    `json:"command"` // as in the path: freeze, rollout/abort
 
-	// Operator is the sender of the command, as [Caller.By] returns it. From is the address of the connection. If a peer
-	// forwarded the command, Via is the identity of the peer and From its address.
+	// Operator is the sender of the command: an identity, or the claimed user and an address. From is the address of the
+	// connection. If a peer forwarded the command, Via is the identity of the peer and From is its address.
 	Operator string `json:"operator"`
 	From     string `json:"from,omitempty"`
 	Via      string `json:"via,omitempty"`
 
 	Reason    string          `json:"reason,omitempty"`
-	Arguments json.RawMessage `json:"arguments,omitempty"` // as they were sent; omitted above maxActionBytes
+	Arguments json.RawMessage `json:"arguments,omitempty"` // as they were sent; omitted above maxActionBytes bytes
 
 	// DryRun reports that the command only returned what it would change.
 	DryRun bool `json:"dry_run,omitempty"`
@@ -48,7 +48,7 @@ const (
 
 // Why is the reason of a command and the user who sent it. It is part of the arguments of commands.
 type Why struct {
-	// Reason has at most MaxReasonBytes and no control characters. User is the user of the operating system that runs the
+	// Reason has at most MaxReasonBytes bytes and no control characters. User is the user of the operating system that runs the
 	// client. It is ignored if the client has a certificate.
 	Reason string `json:"reason,omitempty"`
 	User   string `json:"user,omitempty"`

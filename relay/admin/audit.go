@@ -6,7 +6,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// Audits is the response to POST /api/v1/audit, whose arguments are a [Scope]. An audit compares each view with what
+// Audits is the response to POST /api/v1/audit, whose arguments are an [AuditScope]. An audit compares each view with what
 // its origin serves on a new stream.
 type Audits struct {
 	Views []ViewAudit `json:"views"` // views with at least one upstream subscription
@@ -66,7 +66,7 @@ const MaxDifferences = 100
 // A Difference is a resource that differs between a view and its origin.
 type Difference struct {
 	Name string                  `json:"name"`
-	Kind upstream.DifferenceKind `json:"kind"` // JSON name of the count in a TypeAudit
+	Kind upstream.DifferenceKind `json:"kind"` // content, version, missing_here or missing_there, as in a TypeAudit
 
 	// AskedAs is "*", or the glob of a collection; empty if the relay subscribes to the resource by name.
 	AskedAs string `json:"asked_as,omitempty"`

@@ -149,7 +149,7 @@ type Client struct {
 	SentBytes   uint64    `json:"sent_bytes"`   // before compression
 	UnreadBytes uint64    `json:"unread_bytes"` // sent without an ACK or NACK
 
-	// StalledSince is the start of a send that waits for the client to read; zero without one.
+	// StalledSince is the start of a send that waits for the client to read; absent without one.
 	StalledSince time.Time `json:"stalled_since,omitzero"`
 
 	// Sync says whether the client has what is served to its group: the first of rejecting, stalled, behind, unknown and

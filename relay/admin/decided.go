@@ -33,13 +33,13 @@ type PeerRollouts struct {
 
 // A HaltAbove is a halt of a relay that is the origin of this one, or of a relay above or beside that one.
 type HaltAbove struct {
-	Relay     string    `json:"relay"`              // the target of the origin that has told it
-	Part      string    `json:"part"`               // the resource after which the changes are named there
-	At        time.Time `json:"at"`                 // of the halt
-	Stage     int       `json:"stage,omitempty"`    // number of stages there that had been served the changes; the rest is one more
-	Reason    string    `json:"reason,omitempty"`   // with the relays between, which have passed it on
-	Resources int       `json:"resources"`          // of the changes that this relay was told of
-	Followed  bool      `json:"followed,omitempty"` // the rollout here is halted with it; so it never is without TENDER_FOLLOW_HALTS
+	Relay     string    `json:"relay"`              // target of the origin that reported the halt
+	Part      string    `json:"part"`               // name of the part there, such as rds/web
+	At        time.Time `json:"at"`                 // time of the halt
+	Stage     int       `json:"stage,omitempty"`    // number of stages there that had been served the changes; the rest counts as one
+	Reason    string    `json:"reason,omitempty"`   // of the halt, with the relays between that and this one
+	Resources int       `json:"resources"`          // number of the resources of the part that this relay received
+	Followed  bool      `json:"followed,omitempty"` // the rollout here is halted too; false without TENDER_FOLLOW_HALTS
 }
 
 // Describe returns the halt for operators, without its reason.

@@ -69,7 +69,7 @@ type PendingChange struct {
 	// Names are the first resources by name, at most MaxPendingNames.
 	Names []string `json:"names"`
 
-	// Reason is why the changes wait, one of PendingReasons. Details has, for each of Names, why the change would break
+	// Reason is why the changes wait, as tender pending lists the reasons. Details has, for each of Names, why the change would break
 	// clients. Note has a decision in words: the reason of an operator, or the part and the edition of a rollout.
 	Reason  string   `json:"reason"`
 	Details []string `json:"details,omitempty"`
@@ -99,7 +99,7 @@ const MaxPendingNames = 100
 type PendingChoice struct {
 	Scope
 	Name          string `json:"name,omitempty"`           // of a resource
-	PendingReason string `json:"pending_reason,omitempty"` // one of PendingReasons
+	PendingReason string `json:"pending_reason,omitempty"` // as in a PendingChange
 }
 
 // PendingScope are the arguments of the commands pass and drop. All is required if the choice is empty.
@@ -127,7 +127,7 @@ type PendingDecision struct {
 
 // SkippedPending counts pending changes to which a command does not apply.
 type SkippedPending struct {
-	Reason string `json:"reason"` // one of PendingReasons
+	Reason string `json:"reason"` // as in a PendingChange
 	Count  int    `json:"count"`
 	Use    string `json:"use"` // what the operator can do instead
 }

@@ -52,7 +52,7 @@ type TierSummary struct {
 	Origins []TierOrigin `json:"origins,omitempty"`
 }
 
-// A TierOrigin says whether a relay receives what an origin states. Otherwise, the relay cannot say that clients have it.
+// A TierOrigin reports whether a relay receives the changes of an origin. Otherwise its clients are unknown.
 type TierOrigin struct {
 	Name      string `json:"name"`
 	Connected bool   `json:"connected"` // see Origin

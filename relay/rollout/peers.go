@@ -52,7 +52,7 @@ type Peer struct {
 	At       time.Time // of the decision
 }
 
-// A PeerFailure is a peer that does not answer. What it has decided is as unknown as what it will.
+// A PeerFailure is a peer that does not answer. Its decisions are unknown.
 type PeerFailure struct {
 	Address string    `json:"address"`
 	Since   time.Time `json:"since"` // of the first request in a row without an answer

@@ -20,7 +20,7 @@ type Status struct {
 
 	Stage    int       `json:"stage"`           // number of stages that are served the edition
 	Since    time.Time `json:"since,omitzero"`  // start of the phase or stage
-	Until    time.Time `json:"until,omitzero"`  // time of the next step; zero if it does not depend on time
+	Until    time.Time `json:"until,omitzero"`  // time of the next step; absent if it does not depend on time
 	WaitsFor string    `json:"waits,omitempty"` // awaited condition other than time, as text
 	Await    Await     `json:"await,omitempty"` // the same condition as a code; empty while frozen
 
@@ -32,7 +32,7 @@ type Status struct {
 	Cold       bool        `json:"cold,omitempty"`       // no last good existed at the start, and no edition was promoted since
 	Check      string      `json:"check,omitempty"`      // last verdict of the check about the edition, or its last error
 	Checked    time.Time   `json:"checked,omitzero"`     // time of that request
-	Failing    time.Time   `json:"failing,omitzero"`     // start of the failures of the check; zero without one
+	Failing    time.Time   `json:"failing,omitzero"`     // start of the failures of the check; absent without one
 	Envoy      string      `json:"envoy,omitempty"`      // result of the check by a local Envoy of the edition
 	Rejections []Rejection `json:"rejections,omitempty"` // error details of clients; at most MaxRejections
 
@@ -44,7 +44,7 @@ type Status struct {
 	// undone. The fields above are those of the first one; waiting, oldest, undoable and outcomes are of all.
 	Parts []*Status `json:"parts,omitempty"`
 
-	// Full says as text what waits or is one part because 64 parts are open, the maximum; empty if nothing does.
+	// Full describes the changes that wait or share a part because 64 parts are open, the maximum; empty without any.
 	Full string `json:"full,omitempty"`
 
 	// Peers are the relays of TENDER_PEERS that do not answer: what they have halted is unknown.

@@ -35,17 +35,18 @@ type Schemas struct {
 	// before the first Ref.
 	Name func(t reflect.Type) string
 
-	tb       relaytest.TB
-	at       string                  // where the schemas are in their document
-	types    map[string]reflect.Type // by schema
-	comments map[string]string       // by schema, or by schema, "." and field
+	tb        relaytest.TB
+	at        string                  // where the schemas are in their document
+	types     map[string]reflect.Type // by schema
+	comments  map[string]string       // by schema, or by schema, "." and field
+	constants map[string]string       // the numbers of constants by name
 }
 
 // New returns no schemas. at is where they will be in their document, such as #/$defs/. dirs has the directories of the
 // packages, with the prefix that the names of their schemas have.
 func New(tb relaytest.TB, at string, dirs map[string]string) *Schemas {
 	tb.Helper()
-	s := &Schemas{All: Object{}, tb: tb, at: at, types: make(map[string]reflect.Type), comments: make(map[string]string)}
+	s := &Schemas{All: Object{}, tb: tb, at: at, types: make(map[string]reflect.Type), comments: make(map[string]string), constants: make(map[string]string)}
 	prefixes := make(map[string]string)
 	for dir, prefix := range dirs {
 		s.readComments(tb, dir, prefix)
@@ -66,7 +67,7 @@ func (s *Schemas) Ref(t reflect.Type, arguments bool) Object {
 		schema := Object{"type": "object", "additionalProperties": false}
 		s.All[name] = schema
 		if text := s.comments[name]; text != "" {
-			schema["description"] = text
+			schema["description"] = s.describe(t, text)
 		}
 		properties, required := Object{}, []string{}
 		s.addFields(t, properties, &required, arguments)
@@ -96,7 +97,7 @@ func (s *Schemas) addFields(t reflect.Type, properties Object, required *[]strin
 		}
 		schema := s.schema(field.Type)
 		if text := s.comments[s.Name(t)+"."+field.Name]; text != "" {
-			schema["description"] = text
+			schema["description"] = s.describe(t, text)
 		}
 		properties[name] = schema
 		if !arguments && !strings.Contains(options, "omit") {
@@ -131,7 +132,7 @@ func (s *Schemas) schema(t reflect.Type) Object {
 	}
 }
 
-// readComments reads the comments of the types in a directory, and of their fields.
+// readComments reads the comments of the types in a directory, and of their fields, and the constants.
 func (s *Schemas) readComments(tb relaytest.TB, dir, begin string) {
 	tb.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -152,6 +153,7 @@ func (s *Schemas) readComments(tb relaytest.TB, dir, begin string) {
 			tb.Fatalf("comments: %v", err)
 		}
 		maps.Copy(found, commentsOf(file))
+		maps.Copy(s.constants, constantsOf(file))
 	}
 	for name, text := range found {
 		s.comments[begin+name] = text
