@@ -194,7 +194,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 	}
 	if lag := c.Totals.LagSeconds; lag >= laggingSeconds {
 		alerts = append(alerts, alert{
-			Class: "lagging", Text: "A client has not accepted a change of " + brief(lag) + " ago",
+			Class: "lagging", Text: "A client has not accepted a change for " + brief(lag),
 			Note: plural(c.Totals.Lagging, "client") + " lagging", Href: "/clients",
 		})
 	}

@@ -198,7 +198,7 @@ func TestPages(t *testing.T) {
 		want []string
 	}{
 		{"/", 200, []string{
-			"2 problems", "1 of 3 clients rejects cds", "A client has not accepted a change of 42s ago", `href="/clients/1"`,
+			"2 problems", "1 of 3 clients rejects cds", "A client has not accepted a change for 42s", `href="/clients/1"`,
 			"100 resources", "default",
 		}},
 		{"/clients?node=sidecar&type=cds&rejected=true", 200, []string{
