@@ -9,8 +9,11 @@ import (
 // releaseHeading matches the heading of a release: its version, and its date or "unreleased".
 var releaseHeading = regexp.MustCompile(`^\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d|unreleased)$`)
 
-// TestChangelog checks the headings of the changelog: Unreleased is first, each release has a date and a link, and only the
-// newest release may be one that is prepared.
+// development is the heading of the changes before the first release, which are not part of its notes.
+const development = "Development before 0.1.0"
+
+// TestChangelog checks the headings of the changelog: Unreleased is first, each release has a date and a link, only the
+// newest release may be one that is prepared, and the development is last.
 func TestChangelog(t *testing.T) {
 	text := readText(t, root+"/CHANGELOG.md")
 	var sections []string
@@ -21,6 +24,11 @@ func TestChangelog(t *testing.T) {
 	}
 	if len(sections) < 2 || sections[0] != "[Unreleased]" {
 		t.Fatalf("the sections are %q, want [Unreleased] first, and a release", sections)
+	}
+	if last := len(sections) - 1; sections[last] != development {
+		t.Errorf("the last section is %q, want %q", sections[last], development)
+	} else {
+		sections = sections[:last]
 	}
 	for i, heading := range sections {
 		if i > 0 {

@@ -66,7 +66,7 @@ func TestNotes(t *testing.T) {
 			t.Errorf("notes of %s: %q, %v, want %q", version, &got, err, want)
 		}
 	}
-	prepared := file(t, "## [Unreleased]\n\n## [1.2.4] - unreleased\n\n- prepared\n\n## [1.2.3] - 2026-11-25\n\n- old\n")
+	prepared := file(t, "## [Unreleased]\n\n## [1.2.4] - unreleased\n\n- prepared\n\n## Development before 1.2.4\n\n- old\n")
 	var got strings.Builder
 	if err := run([]string{"notes", "-version", "0123456789ab", prepared}, &got); err != nil || got.String() != "# Tender 0123456789ab\n\n- prepared\n" {
 		t.Errorf("notes of a commit that prepares a release: %q, %v", &got, err)
