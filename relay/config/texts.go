@@ -181,12 +181,12 @@ var sections = []section{
 		{"MASS_DELETE_HOLD",
 			"How long large removals are held that are inferred, or sent in the first responses of a connection",
 			"Raise it when operators need more time to decide."},
-		{"HOLD_EXPLICIT_REMOVALS", "Hold large removals also if the control plane requests them later",
+		{"HOLD_EXPLICIT_REMOVALS", "Hold large removals also if a connected control plane sends them after its first responses",
 			"Turn it on when a wrong mass deletion at the control plane is a risk, and a delay of intended ones is " +
 				"acceptable."},
-		{"HOLD_GROWTH", "Maximum factor by which a resource, or the number of resources of a type, grows in one change; a change " +
-			"that exceeds it, and adds at least 1 MiB or 1,000 names, waits for `TENDER_MASS_DELETE_HOLD`",
-			"Raise it when your control plane grows in larger steps, such as one that adds a region at once."},
+		{"HOLD_GROWTH", "Maximum factor by which a resource, or the number of resources of a type, grows in one change",
+			"A change that exceeds it, and adds at least 1 MiB or 1,000 names, waits for `TENDER_MASS_DELETE_HOLD`. Raise it " +
+				"when your control plane grows in larger steps, such as one that adds a region at once."},
 		{"REQUIRED", "Resources whose removal waits for an operator, whatever the control plane says",
 			"Set it when the loss of one resource, such as the cluster of an authorization service, stops all traffic."},
 		{"VALIDATE",
