@@ -90,6 +90,7 @@
 //   - downstream.pollHistory has the sets that REST pollers were sent.
 //   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.
+//   - rollout.Trials guards which editions of all origins the Envoy that judges them has.
 //   - relay.localEnvoy guards what the Envoy that judges editions is served, and relay.envoySession what it has rejected.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at
 //     the start, and later that of an evicted group, whose loops may take a tenth of a second to end. That blocks, for ten

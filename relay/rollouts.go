@@ -47,9 +47,10 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 		return nil
 	}
 	r := &rollouts{config: s.rollout, router: g.router, log: g.log, told: func() {}}
+	trials := new(rollout.Trials)
 	for i, name := range s.originNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
-			Config: s.rollout, Origin: name, Check: s.check, Judge: g.judge(), Waits: g.isStagedType,
+			Config: s.rollout, Origin: name, Check: s.check, Judge: g.judge(), Trials: trials, Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,

@@ -32,7 +32,7 @@ var events = []string{
 	"load report has a non-finite metric, which is ignored",
 	"load report truncated at the size limit",
 	"local Envoy did not judge the edition; rollout continues",
-	"local Envoy rejects what all clients receive; it tries the edition again",
+	"local Envoy rejects what is not of the edition; it tries the edition again",
 	"log records dropped: the log was not read", // it is read again
 	"log level changed",
 	"message of OpenTelemetry",

@@ -29,6 +29,7 @@ type ControllerConfig struct {
 	Origin string                    // the name of the origin
 	Check  *Check                    // nil disables the external check
 	Judge  Judge                     // nil unless Judged
+	Trials *Trials                   // of all origins that have this judge; nil if only this one has
 	Waits  func(typeURL string) bool // reports whether changes of the type are rolled out in stages
 
 	// Observed yields the open streams of clients. It is called while the controller runs.
@@ -94,6 +95,9 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	}
 	c.tracker.cfg, c.tracker.poke, c.tracker.streams = &c.cfg, c.Poke, make(map[Client]int)
 	c.judging.judge, c.judging.results, c.judging.ended = cfg.Judge, make(chan judgeResult, 1), c.ended
+	if c.judging.trials = cfg.Trials; cfg.Trials == nil {
+		c.judging.trials = new(Trials)
+	}
 	c.free = c.newPart()
 	for i, e := range c.rejections.withdrawn {
 		if !e.Ended.IsZero() {

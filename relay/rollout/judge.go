@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"context"
-	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 )
 
@@ -56,9 +54,7 @@ type judging struct {
 	part    *part              // the part whose edition the judge has; nil if the judge does not run
 	edition Edition            // of the part
 	cancel  context.CancelFunc // ends the judge
-
-	// meanwhile are the changes of the last good since the judge began, by type URL or collection and name.
-	meanwhile []map[string]map[string]wire.Digest
+	trials  *Trials            // that of the edition, and those of other origins
 
 	goroutines sync.WaitGroup
 }
@@ -120,7 +116,8 @@ func (c *Controller) runJudge(ctx context.Context) {
 func (c *Controller) startJudge(ctx context.Context, p *part) {
 	j := &c.judging
 	ctx, j.cancel = context.WithCancel(ctx)
-	j.part, j.edition, j.meanwhile = p, p.machine.edition, nil
+	j.part, j.edition = p, p.machine.edition
+	j.trials.begin(c, c.changesOf(p, j.edition))
 	changed := c.subjects(p)
 	j.goroutines.Go(func() { // ends soon after ctx
 		answer := j.judge(ctx, changed)
@@ -132,50 +129,20 @@ func (c *Controller) startJudge(ctx context.Context, p *part) {
 	})
 }
 
-// recordJudgement records an answer, unless its part does not wait for it any more. If the answer is about the last good, the
-// judge tries the edition once more, and then knows what it rejects of the last good.
+// recordJudgement records an answer, unless its part does not wait for it any more. If the answer is about something else that
+// the judge was served, it tries the edition once more: it then knows what it rejects of the last good.
 func (c *Controller) recordJudgement(r judgeResult) {
+	concernsOthers := c.judging.trials.end(c, r.Judgement)
 	switch p := r.part; {
 	case !c.judging.concerns(p) || p.judgement.Done:
-	case c.judging.concernsGood(r.Judgement, c.changesOf(p, p.machine.edition)):
-		c.cfg.Logger.Warn("local Envoy rejects what all clients receive; it tries the edition again",
+	case concernsOthers:
+		c.cfg.Logger.Warn("local Envoy rejects what is not of the edition; it tries the edition again",
 			slog.String("part", p.edition.name), slog.String("edition", p.edition.id), slog.String("reason", r.Rejected))
 	default:
 		c.answer(p, r.Judgement)
 	}
 	c.judging.cancel()
-	c.judging.part, c.judging.meanwhile = nil, nil
-}
-
-// recordGood records changes of the last good. The judge, while it runs, is served them, too.
-func (j *judging) recordGood(changes map[string]map[string]wire.Digest) {
-	if j.part != nil {
-		j.meanwhile = append(j.meanwhile, changes)
-	}
-}
-
-// concernsGood reports whether the NACKs of a judgement about an edition with these changes are none of the edition: each names
-// resources that the last good has in another state since the judge began, and none of the edition.
-func (j *judging) concernsGood(is Judgement, edition Changes) bool {
-	for typeURL, detail := range is.NACKs {
-		if mentionsAny(detail, typeURL, maps.Values(edition)) || !mentionsAny(detail, typeURL, slices.Values(j.meanwhile)) {
-			return false
-		}
-	}
-	return len(is.NACKs) > 0
-}
-
-// mentionsAny reports whether a text mentions a resource of a type that some changes have, by type URL or collection and name.
-func mentionsAny(text, typeURL string, all iter.Seq[map[string]map[string]wire.Digest]) bool {
-	words := wordsOf(text)
-	for changes := range all {
-		for key, names := range changes {
-			if of, _, _ := cache.SplitCollection(key); of == typeURL && newNameSet(names).isMentioned(text, words) {
-				return true
-			}
-		}
-	}
-	return false
+	c.judging.part = nil
 }
 
 // answer records an answer about the current edition of a part.

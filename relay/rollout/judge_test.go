@@ -459,6 +459,58 @@ func TestB52_ANACKOfAnotherPartIsNoneOfTheTriedOne(t *testing.T) {
 	})
 }
 
+// TestB52_ANACKOfAnotherOriginIsNoneOfTheTriedPart: what clients are served of another origin since the trial began reaches the
+// local Envoy, too, and so does an edition of another origin that waits for its turn. If the Envoy rejects that, the part that is
+// tried is tried again.
+func TestB52_ANACKOfAnotherOriginIsNoneOfTheTriedPart(t *testing.T) {
+	nack := func(detail string) Judgement {
+		return Judgement{Rejected: "rejected: " + detail, NACKs: map[string]string{listeners: detail}}
+	}
+	for name, tt := range map[string]struct {
+		before, promoted bool // the edition of the other origin
+	}{
+		"shown later": {}, "shown before": {before: true},
+		"promoted": {promoted: true}, "shown before, and promoted": {before: true, promoted: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tried, j := newJudgedRelay(t, "", "group")
+			other, its := newJudgedRelay(t, "", "group")
+			synctest.Wait()
+			other.judging.trials = tried.judging.trials
+			change := func(r *testRelay, of *scriptedJudge, name string) {
+				r.change(name, "2")
+				time.Sleep(quietTime + time.Second)
+				of.takes(t, name)
+			}
+			if tt.before {
+				change(other, its, "b")
+			}
+			change(tried, j, "a")
+			if !tt.before {
+				change(other, its, "b")
+			}
+			if tt.promoted {
+				other.must(other.Promote(t.Context(), "lds/b", "test"))
+				<-its.ended
+			}
+			j.answers <- nack("listener b is bad")
+			time.Sleep(time.Second)
+			if phase := tried.partOf("lds/a").Phase; phase != Held {
+				t.Fatalf("%s: the part is %v, because of the other origin", name, phase)
+			}
+			j.takes(t, "a") // again
+			j.answers <- nack("listener a is bad")
+			time.Sleep(time.Second)
+			tried.expectParts("lds/a halted")
+			if !tt.promoted {
+				its.answers <- nack("listener b is bad, and a")
+				time.Sleep(time.Second)
+				other.expectParts("lds/b halted")
+			}
+		})
+	}
+}
+
 // TestB52_AQueuedPartIsHalted: a part that waits for the judge is halted by a peer, and by an operator. The judge is then given the
 // next part, and that one after it is resumed.
 func TestB52_AQueuedPartIsHalted(t *testing.T) {

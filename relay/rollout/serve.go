@@ -214,7 +214,7 @@ func (c *Controller) serveRest(ctx context.Context, moves []move) {
 		for _, m := range moves {
 			if e := s.edition(m.part, m.after); e != nil {
 				of[m.part], all = e, append(all, e)
-				c.judging.recordGood(e.Changes)
+				c.judging.trials.recordGood(e.Changes)
 			}
 		}
 		if len(all) > 0 {
