@@ -48,8 +48,11 @@ type envoySession struct {
 	edition bool // otherwise the last good
 
 	mu       sync.Mutex
-	rejected map[string]string // error details by type URL; the first of each
+	rejected map[string]string // different error details by type URL, in a text of less than maxJudgedDetail bytes
 }
+
+// maxJudgedDetail bounds the errors of a type that an Envoy reports while it judges, after the first one.
+const maxJudgedDetail = 16 << 10
 
 // openLocalEnvoy opens the socket for the Envoy of a program, with the limits of the server of clients.
 func openLocalEnvoy(
@@ -201,8 +204,12 @@ func (e *localEnvoy) Answer(wildcards []string) judge.Answer {
 func (s *envoySession) Rejected(typeURL string, r *downstream.Rejection, _ func(*downstream.Change) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.rejected[typeURL]; !known {
-		s.rejected[typeURL] = strings.TrimSpace(r.Detail)
+	detail, before := strings.TrimSpace(r.Detail), s.rejected[typeURL]
+	switch {
+	case before == "":
+		s.rejected[typeURL] = detail
+	case !strings.Contains(before, detail) && len(before)+len(detail) < maxJudgedDetail:
+		s.rejected[typeURL] = before + "; " + detail
 	}
 }
 

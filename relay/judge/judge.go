@@ -170,26 +170,43 @@ func (j *Judge) try(ctx context.Context, t trial) outcome {
 	if end != running {
 		return outcome{notJudged: end.text(process, "with the last good")}
 	}
-	known := good.Rejected
-	if types := without(t.Types, known); len(types) == 0 {
-		return outcome{notJudged: "it also rejects the last good: " + firstOf(known, t.Types)}
-	}
 	j.server.Show(t.Subject, true)
-	isRejected := func(a Answer) bool { return firstOf(a.Rejected, without(t.Types, known)) != "" }
-	answer, end := j.await(ctx, process, t.wildcards, isRejected)
+	enough := func(a Answer) bool { return len(t.rejects(a, good)) > 0 }
+	answer, end := j.await(ctx, process, t.wildcards, enough)
+	nacks, alsoOfGood := t.rejects(answer, good), firstOf(good.Rejected, t.Types)
 	switch {
-	case isRejected(answer):
-		types, nacks := without(t.Types, known), maps.Clone(answer.Rejected)
-		maps.DeleteFunc(nacks, func(typeURL, _ string) bool { return !slices.Contains(types, typeURL) })
-		return outcome{rejected: "rejected " + firstOf(nacks, types), nacks: nacks}
+	case len(nacks) > 0:
+		return outcome{rejected: "rejected " + firstOf(nacks, t.Types), nacks: nacks}
 	case end == ended && process.Exit().Crashed:
 		return outcome{crashed: process.Exit().describe()}
 	case end != running:
 		return outcome{notJudged: end.text(process, "with the edition")}
-	case firstOf(known, t.Types) != "":
-		return outcome{accepted: true, notJudged: "it also rejects the last good: " + firstOf(known, t.Types)}
+	case alsoOfGood != "":
+		judged := slices.ContainsFunc(t.Types, func(typeURL string) bool { _, ofGood := good.Rejected[typeURL]; return !ofGood })
+		return outcome{accepted: judged, notJudged: "it also rejects the last good: " + alsoOfGood}
 	}
 	return outcome{accepted: true}
+}
+
+// rejects returns the NACKs that are about the edition: error details by type URL. If the last good had NACKs of the type, too,
+// only those count that name a changed resource which these do not name.
+func (t *trial) rejects(is, good Answer) map[string]string {
+	nacks := make(map[string]string)
+	for typeURL, detail := range is.Rejected {
+		known, ofGood := good.Rejected[typeURL]
+		if !slices.Contains(t.Types, typeURL) {
+			continue
+		}
+		if !ofGood || isNewIn(rollout.Mentioned(detail, typeURL, t.Changes), rollout.Mentioned(known, typeURL, t.Changes)) {
+			nacks[typeURL] = detail
+		}
+	}
+	return nacks
+}
+
+// isNewIn reports whether some names have one that others do not have.
+func isNewIn(names, others []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(others, name) })
 }
 
 // An end is why an await ended.
@@ -234,11 +251,6 @@ func (j *Judge) await(ctx context.Context, p Process, wildcards []string, enough
 			return a, running
 		}
 	}
-}
-
-// without returns the types that were not rejected.
-func without(types []string, rejected map[string]string) []string {
-	return slices.DeleteFunc(slices.Clone(types), func(t string) bool { _, ok := rejected[t]; return ok })
 }
 
 // firstOf returns the first of the rejected types that is in types, with its error detail; empty without one.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -126,10 +127,13 @@ func (f *fakeEnvoy) judge() *Judge {
 	return &Judge{version: "1.2.3", server: f, start: f.start, turn: make(chan struct{}, 1)}
 }
 
-// subjects returns an edition that changes clusters and listeners in some groups.
+// subjects returns an edition that changes cluster web and listener new in some groups.
 func subjects(groups ...string) (all []rollout.Subject) {
 	for _, group := range groups {
-		all = append(all, rollout.Subject{Group: group, Types: []string{wire.ClusterType, wire.ListenerType}})
+		all = append(all, rollout.Subject{
+			Group: group, Types: []string{wire.ClusterType, wire.ListenerType},
+			Changes: []downstream.Change{{Key: wire.ClusterType, Names: []string{"web"}}, {Key: wire.ListenerType, Names: []string{"new"}}},
+		})
 	}
 	return all
 }
@@ -143,6 +147,10 @@ var (
 // TestB52_Judge: what an edition is judged to be, for what an Envoy does with it and with the last good.
 func TestB52_Judge(t *testing.T) {
 	bad := map[string]string{wire.ListenerType: "bad listener"}
+	listener := func(detail string) map[string]string {
+		return map[string]string{wire.ListenerType: "listener(s) " + detail}
+	}
+	old := listener("old: bad")
 	for name, tt := range map[string]struct {
 		envoy                         fakeEnvoy
 		rejected, notJudged, accepted string // parts of the judgement; empty if it has none
@@ -162,6 +170,27 @@ func TestB52_Judge(t *testing.T) {
 		"rejects another type of the last good": {
 			fakeEnvoy{good: behavior{rejected: map[string]string{wire.ClusterType: "x"}}, with: map[string]behavior{"a": {rejected: bad}}},
 			"rejected " + wire.ListenerType + ": bad listener", "", "", 1},
+		"rejects more than of the last good": {
+			fakeEnvoy{good: behavior{rejected: old}, with: map[string]behavior{"a": {rejected: listener("old: bad, new: bad")}}},
+			"rejected " + wire.ListenerType + ": listener(s) old: bad, new: bad", "", "", 1},
+		"rejects the change of what it rejected before": {
+			fakeEnvoy{good: behavior{rejected: listener("new: bad")}, with: map[string]behavior{"a": {rejected: listener("new: bad")}}},
+			"", "it also rejects the last good: " + wire.ListenerType + ": listener(s) new: bad", "accepted by Envoy 1.2.3", 1},
+		"rejects all types of the last good, and more": {
+			fakeEnvoy{
+				good: behavior{rejected: map[string]string{wire.ClusterType: "x", wire.ListenerType: "y"}},
+				with: map[string]behavior{"a": {rejected: listener("new: bad")}},
+			},
+			"rejected " + wire.ListenerType + ": listener(s) new: bad", "", "", 1},
+		"rejects a changed name of another type": {
+			fakeEnvoy{good: behavior{rejected: old}, with: map[string]behavior{"a": {rejected: listener("old: cluster web is bad")}}},
+			"", "it also rejects the last good: ", "accepted by Envoy 1.2.3", 1},
+		"crashes with the edition, and rejects the last good": {
+			fakeEnvoy{
+				good: behavior{rejected: map[string]string{wire.ClusterType: "x", wire.ListenerType: "y"}},
+				with: map[string]behavior{"a": {exit: segfault}},
+			},
+			"crashed twice with the edition", "", "", 2},
 		"crashes with the edition": {fakeEnvoy{with: map[string]behavior{"a": {exit: segfault}}},
 			"crashed twice with the edition, and not with the last good: signal: segmentation fault: Caught Segmentation fault", "", "", 2},
 		"crashes with the last good": {fakeEnvoy{good: behavior{exit: segfault}},
@@ -194,8 +223,12 @@ func TestB52_Judge(t *testing.T) {
 				if f.started != tt.started || f.running != 0 {
 					t.Errorf("%d processes were started and %d run, want %d and none", f.started, f.running, tt.started)
 				}
-				if nacked := strings.Contains(tt.rejected, "rejected "+wire.ListenerType); nacked != maps.Equal(got.NACKs, bad) {
-					t.Errorf("NACKs %q, want those of listeners: %v", got.NACKs, nacked)
+				want := map[string]string{}
+				if _, detail, nacked := strings.Cut(tt.rejected, "rejected "+wire.ListenerType+": "); nacked {
+					want[wire.ListenerType] = detail
+				}
+				if !maps.Equal(got.NACKs, want) {
+					t.Errorf("NACKs %q, want %q", got.NACKs, want)
 				}
 				if took := time.Since(began); took > rollout.JudgeLimit {
 					t.Errorf("the judge took %v, longer than %v", took, rollout.JudgeLimit)

@@ -6,7 +6,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
 )
 
 // mentions reports whether a text has a name that is not only a part of a longer one.
@@ -57,7 +59,7 @@ type nameSet struct {
 func newNameSet(all map[string]wire.Digest) *nameSet {
 	n := &nameSet{all: all}
 	for text := range all {
-		if name, _ := wire.SplitParameters(text); name != text || strings.ContainsFunc(name, func(r rune) bool { return !inName(r) }) {
+		if name, _ := wire.SplitParameters(text); name != text || isOdd(name) {
 			n.odd = append(n.odd, name)
 		}
 	}
@@ -69,4 +71,28 @@ func (n *nameSet) isMentioned(text string, words []string) bool {
 	known := func(word string) bool { _, ok := n.all[word]; return ok }
 	return slices.ContainsFunc(words, known) ||
 		slices.ContainsFunc(n.odd, func(name string) bool { return mentions(text, name) })
+}
+
+// Mentioned returns the names of a type that some changes have, and a text mentions.
+func Mentioned(text, typeURL string, changes []downstream.Change) (names []string) {
+	words := make(map[string]bool)
+	for _, word := range wordsOf(text) {
+		words[word] = true
+	}
+	for _, change := range changes {
+		if of, _, _ := cache.SplitCollection(change.Key); of != typeURL {
+			continue
+		}
+		for _, name := range change.Names {
+			if base, _ := wire.SplitParameters(name); words[base] || isOdd(base) && mentions(text, base) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// isOdd reports whether a name is no word of wordsOf.
+func isOdd(name string) bool {
+	return strings.ContainsFunc(name, func(r rune) bool { return !inName(r) })
 }

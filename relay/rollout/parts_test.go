@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -538,6 +539,13 @@ func TestB53_NamesInErrors(t *testing.T) {
 			t.Errorf("%q mentions a set with %q: %t", tt.text, tt.name, got)
 		}
 	}
+	changes := []downstream.Change{
+		{Key: listeners, Names: []string{"a", "b", "on *"}}, {Key: listeners, Names: []string{"c"}},
+		{Key: wire.ClusterType, Names: []string{"d"}},
+	}
+	if got := Mentioned("listener(s) a: bad, c: on *, d: bad", listeners, changes); !slices.Equal(got, []string{"a", "on *", "c"}) {
+		t.Errorf("Mentioned returned %q", got)
+	}
 }
 
 // TestB53_NamesAreFoundByWords: the search in a set of names finds what the search for each name finds.
@@ -559,6 +567,10 @@ func TestB53_NamesAreFoundByWords(t *testing.T) {
 		for _, text := range texts(5) {
 			if want, got := mentions(text, name), set.isMentioned(text, wordsOf(text)); got != want {
 				t.Fatalf("%q mentions %q: %t, want %t", text, name, got, want)
+			}
+			of := []downstream.Change{{Key: listeners, Names: []string{name}}}
+			if want, got := mentions(text, name), len(Mentioned(text, listeners, of)) > 0; got != want {
+				t.Fatalf("names that %q mentions have %q: %t, want %t", text, name, got, want)
 			}
 		}
 	}

@@ -128,6 +128,30 @@ func TestB52_EnvoyJudge(t *testing.T) {
 	})
 }
 
+// TestB52_EnvoyJudgesBesideABadLastGood: a bad listener that an operator has promoted hides no other one from the local Envoy, which
+// rejects it with each further edition. The clients have the good one beside it.
+func TestB52_EnvoyJudgesBesideABadLastGood(t *testing.T) {
+	matrix(t, several, func(t *testing.T, c client) {
+		origin := envoytest.NewControlPlane(t)
+		origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
+		r := envoytest.NewRelay(t, origin.Addr, judgedRelay(t, c.binary)...)
+		e := startJudged(t, c, r)
+		origin.Put(invalid("broken"))
+		before := awaitRollout(t, e, r, "halt", func(s *rollout.Status) bool { return s.Phase == rollout.Halted })
+		r.Tender("rollout", "promote", "--all")
+		before = awaitRollout(t, e, r, "promotion by an operator", promotedAfter(before))
+
+		origin.Put(invalid("worse"))
+		halted := awaitRollout(t, e, r, "halt beside it", func(s *rollout.Status) bool { return s.Phase == rollout.Halted })
+		if reason := halted.Halted.Reason; !strings.Contains(reason, "worse") || !strings.Contains(reason, rejection) {
+			t.Errorf("reason %q, want one with %q", reason, rejection)
+		}
+		origin.Put(relaytest.Listener("beside", "web"))
+		awaitRollout(t, e, r, "promotion beside it", func(s *rollout.Status) bool { return s.Outcomes.Promoted > before.Outcomes.Promoted })
+		e.Listener("beside")
+	})
+}
+
 // TestB52_EnvoyJudgeFails: a local Envoy that hangs, or that ends at its start, stops no change. The status shows that the
 // edition was not judged.
 func TestB52_EnvoyJudgeFails(t *testing.T) {
