@@ -43,6 +43,9 @@ type adsStream struct {
 	retry        *backoff.ExponentialBackOff
 	retryAt      time.Time // when to open the next stream
 
+	heard bool   // the newest stream has told of halts, or that it tells nothing
+	told  []byte // the last message about them; nil if the target tells nothing
+
 	endLogged bool // the failure of the last stream was logged, and not the next stream
 
 	// Only for isolation.go.

@@ -1,14 +1,18 @@
 package upstream
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/tier"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
@@ -119,4 +123,74 @@ func TestB49_AReportIsARequestOfItsOwn(t *testing.T) {
 		known.ProtoReflect().SetUnknown(nil)
 		check.Equal(t, "size without the report", proto.Size(known), 0)
 	}
+}
+
+// TestB55_TheTrunkIsHeard: each main stream asks for halts and keeps the last message, and that of the trunk counts. So a branch
+// that becomes the trunk needs no new stream to be heard. A trunk that has heard nothing yet ends nothing.
+func TestB55_TheTrunkIsHeard(t *testing.T) {
+	_, w := cache.New(cache.Config{})
+	v := benchMirror(t, w)
+	v.cfg.Chain = struct{ Chain }{}
+	var heard []string
+	v.control.NotifyHalts(func(target string, told []byte) {
+		check.Equal(t, "target", target, v.cfg.Targets[0])
+		if told == nil {
+			told = []byte("nothing")
+		}
+		heard = append(heard, string(told))
+	})
+	expect := func(when string, want ...string) {
+		t.Helper()
+		check.Equal(t, when, strings.Join(heard, " "), strings.Join(want, " "))
+		heard = nil
+	}
+	newStream := func(of *branch, r role) *adsStream {
+		l := &of.byRole[r]
+		l.stream = benchStream(v, r)
+		l.branch, l.open = of, true
+		return l
+	}
+	tell := func(l *adsStream, text string) {
+		v.handleEvent(event{stream: l.stream, halts: []byte(text)}, time.Now())
+	}
+	header := func(l *adsStream, tells bool) {
+		v.handleEvent(event{stream: l.stream, header: true, tells: tells}, time.Now())
+	}
+	first := newStream(v.trunk, main)
+	v.isolated = []*branch{newBranch()}
+	second := newStream(v.isolated[0], main)
+	for r, asks := range map[role]bool{main: true, auxiliary: false} {
+		md, _ := metadata.FromOutgoingContext(v.askForHalts(t.Context(), r))
+		check.Equal(t, fmt.Sprint("asks on stream ", r), len(md[wire.HaltsHeader]) > 0, asks)
+	}
+	swap := func() { // the trunk has ended, and is not used
+		from, to := v.trunk, v.isolated[0]
+		from.byRole[main].open, to.byRole[main].open = false, true
+		clear(from.subs)
+		v.sub(to, wire.ClusterType).wildcardRole = main
+		v.stepBranches(time.Now())
+		if v.trunk != to {
+			t.Fatal("the branch is not the trunk")
+		}
+	}
+	header(first, true)
+	header(second, true)
+	expect("headers")
+	tell(first, "one")
+	expect("the trunk is told", "one")
+	buffer := []byte("two")
+	v.handleEvent(event{stream: second.stream, halts: buffer}, time.Now())
+	copy(buffer, "xxx") // it belongs to the stream
+	expect("a branch is told")
+	swap()
+	expect("the branch is the trunk", "two")
+	tell(first, "three")
+	expect("the former trunk is told")
+	swap()
+	expect("the first trunk again", "three")
+	second.heard, second.told = false, nil // with a new stream
+	swap()
+	expect("a trunk that has heard nothing")
+	header(second, false)
+	expect("it tells nothing", "nothing")
 }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -184,11 +185,7 @@ func (v *viewSync) planTasks(ctx context.Context) {
 	v.checks = checks{v.checkMembers, v.checkCollection}
 	a := &v.agenda
 	a.tasks = tasks{
-		isolation: a.newTask(rankIsolation, "", func(now time.Time) time.Time {
-			next := v.mergeBranches(now)
-			v.reportIsolated()
-			return next
-		}),
+		isolation:  a.newTask(rankIsolation, "", v.stepBranches),
 		list:       a.newTask(rankList, "", v.stepList),
 		linger:     a.newTask(rankLinger, "", v.expireLingering),
 		batch:      a.newTask(rankBatch, "", v.flush),
@@ -315,9 +312,10 @@ func (v *viewSync) open(ctx context.Context, b *branch, r role, now time.Time) (
 		}
 		v.failures().streamStarted(v)
 	}
-	l.stream = v.session.open(v.askForHalts(ctx, b, r), v.target, r, v.usesSotW(b, r), v.events)
+	l.stream = v.session.open(v.askForHalts(ctx, r), v.target, r, v.usesSotW(b, r), v.events)
 	l.branch = b
 	l.open, l.sentVersions, l.warnSilentAt = false, false, time.Time{}
+	l.heard, l.told = false, nil
 	v.running++
 	return time.Time{}
 }
@@ -480,6 +478,17 @@ func (v *viewSync) clearAsked(b *branch, r role) {
 	}
 }
 
+// stepBranches merges branches, and makes what depends on them known. It returns when to call it again.
+func (v *viewSync) stepBranches(now time.Time) (next time.Time) {
+	trunk := v.trunk
+	next = v.mergeBranches(now)
+	if v.trunk != trunk {
+		v.hearTrunk()
+	}
+	v.reportIsolated()
+	return next
+}
+
 // reportIsolated publishes the isolated subscriptions that end streams, for operators.
 func (v *viewSync) reportIsolated() {
 	if before := v.control.Isolated(); len(before)+len(v.isolated) > 0 || v.refuses() {
@@ -490,21 +499,33 @@ func (v *viewSync) reportIsolated() {
 }
 
 // askForHalts adds the header that asks for halts to the metadata of a stream that is to hear them.
-func (v *viewSync) askForHalts(ctx context.Context, b *branch, r role) context.Context {
-	if v.cfg.Chain == nil || !v.hearsHalts(b, r) {
+func (v *viewSync) askForHalts(ctx context.Context, r role) context.Context {
+	if v.cfg.Chain == nil || !v.hearsHalts(r) {
 		return ctx
 	}
 	return metadata.AppendToOutgoingContext(ctx, wire.HaltsHeader, "1")
 }
 
-// hearsHalts reports whether a stream asks for halts. One stream of a view is enough, since all have the same clients.
-func (v *viewSync) hearsHalts(b *branch, r role) bool {
-	return v.control.halts != nil && b == v.trunk && r == main
+// hearsHalts reports whether a stream asks for halts. Each main stream does, since it may become that of the trunk. The auxiliary
+// stream has the same clients.
+func (v *viewSync) hearsHalts(r role) bool { return v.control.halts != nil && r == main }
+
+// heardHalts keeps what a relay has told about halts, and passes it on if the stream is that of the trunk: one stream of a view is
+// enough. It is nil if the target tells nothing.
+func (v *viewSync) heardHalts(l *adsStream, told []byte) {
+	if !v.hearsHalts(l.role) {
+		return
+	}
+	l.heard, l.told = true, bytes.Clone(told)
+	if l.branch == v.trunk {
+		v.hearTrunk()
+	}
 }
 
-// heardHalts passes on what a relay has told about halts; nil if the target tells nothing.
-func (v *viewSync) heardHalts(l *adsStream, told []byte) {
-	if v.hearsHalts(l.branch, l.role) {
-		v.control.halts(v.cfg.Targets[v.target], told)
+// hearTrunk passes on what the main stream of the trunk has heard of halts. Before it has heard anything, what was told before
+// remains in force.
+func (v *viewSync) hearTrunk() {
+	if l := &v.trunk.byRole[main]; l.heard {
+		v.control.halts(v.cfg.Targets[v.target], l.told)
 	}
 }
