@@ -57,6 +57,9 @@ type Options struct {
 	// DialOptions are appended to the dial options of connections to origins.
 	DialOptions []grpc.DialOption
 
+	// DialPeer connects to the address of a peer (TENDER_PEERS), for TLS. If nil, the relay connects by TCP.
+	DialPeer func(ctx context.Context, address string) (net.Conn, error)
+
 	// Listeners, RESTListeners and AdminListeners replace the listeners of TENDER_LISTEN, TENDER_REST_LISTEN and
 	// TENDER_ADMIN_LISTEN. Run closes them.
 	Listeners, RESTListeners, AdminListeners []net.Listener
@@ -125,6 +128,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		started:    time.Now(),
 		stopNow:    make(chan struct{}),
 	}
+	r.settings.peers.Dial = opts.DialPeer
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

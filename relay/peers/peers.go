@@ -28,13 +28,16 @@ const (
 	maxRefusalLength = 300             // bytes of an error from a peer
 )
 
-// Config configures the peers. All fields are required.
+// Config configures the peers. All fields but Dial are required.
 type Config struct {
 	// Targets are host:port, or dns:///host:port for all addresses of a name.
 	Targets []string
 
 	// TLS returns the configuration of a handshake with a peer. host is the host of its target.
 	TLS func(host string) *tls.Config
+
+	// Dial connects to the address of a peer, for TLS. Nil connects by TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // A Tier sends requests to the peers of a relay. It implements admin.Tier, and may be used from any goroutine.
@@ -221,6 +224,9 @@ func (t *Tier) send(ctx context.Context, p peer, method, path, operator string, 
 	}
 	config := t.cfg.TLS(p.host)
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	if t.cfg.Dial != nil {
+		transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) { return t.cfg.Dial(ctx, address) }
+	}
 	if config.ServerName != "" {
 		r.Host = config.ServerName // the peer's certificate must be valid for this name or address
 	}
