@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
 )
@@ -49,5 +55,56 @@ func TestTiers(t *testing.T) {
 		must(t, exitOK, []string{"in sync"}, "wait", "--settle", "10s")
 		zone.Stop()
 		must(t, exitFailure, []string{"0 clients, want at least 1"}, "wait", "--timeout", "5s")
+	})
+}
+
+// TestB49_ThreeTiers: the commands at the uppermost of three tiers speak of the proxies of all tiers, and name the relays on the way.
+// A lowest relay that reports nothing, such as one of an earlier release, is unknown, and so is all above it.
+func TestB49_ThreeTiers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWaited(t)
+		below := func(above *instance.Relay, id string) *instance.Relay {
+			return instance.Start(t, instance.Options{Above: above, Env: []string{"TENDER_NODE_ID=" + id}})
+		}
+		proxy := func(r *instance.Relay, node string, reject func(*relaytest.Response) error) {
+			r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode(node), Reject: reject}).Subscribe(relaytest.ClusterType, "*")
+		}
+		const inSync = "in sync: 2 clients of 1 relay accepted what the origin stated last, and 3 clients below them"
+		const named = "edge-2 (via zone-a) cds: REJECTED: unknown http filter"
+		region := below(w.Relay, "region-a")
+		zone := below(region, "zone-a")
+		proxy(w.Relay, "top-1", nil)
+		proxy(region, "regional-1", nil)
+		proxy(zone, "edge-1", nil)
+		proxy(zone, "edge-2", func(r *relaytest.Response) error {
+			if slices.ContainsFunc(r.Resources, func(x relaytest.Resource) bool { return x.Name == "bad" }) {
+				return errors.New("unknown http filter")
+			}
+			return nil
+		})
+		must(t, exitOK, []string{inSync}, "wait", "--clients", "4")
+		w.origin.Put(relaytest.Cluster("bad"))
+		time.Sleep(time.Minute)
+		const rejecting = "3 clients: 1 rejecting, 0 behind, 0 unknown, 2 in sync"
+		must(t, exitOK, []string{"below 1 relay: " + rejecting, "region-a user_agent_name=envoy relay-7 rejecting", named}, "clients")
+		must(t, exitOK, []string{"below 1 relay: " + rejecting, "region-a user_agent_name=envoy 3 1 0 0 0", named}, "status")
+		must(t, exitFailure, []string{"1 of 2 clients are not in sync, below 1 relay: " + rejecting, named}, "wait", "--timeout", "5s")
+		w.origin.Remove(relaytest.ClusterType, "bad")
+		must(t, exitOK, []string{inSync}, "wait", "--settle", "10s")
+
+		silent := zone.Conn(grpc.WithStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			return open(metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, "0123456789abcdef"), desc, cc, method, opts...)
+		}))
+		cell := relaytest.NewClient(t, silent, relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("cell-old")})
+		cell.Subscribe(relaytest.ClusterType, "*")
+		time.Sleep(time.Minute)
+		const unknown = "4 clients: 0 rejecting, 0 behind, 1 unknown, 3 in sync"
+		must(t, exitOK, []string{"below 1 relay: " + unknown, "region-a user_agent_name=envoy relay-7 unknown", "cell-old (via zone-a): unknown"}, "clients")
+		must(t, exitOK, []string{"below 1 relay: " + unknown, "region-a user_agent_name=envoy 4 0 0 1 0", "cell-old (via zone-a): unknown"}, "status")
+		must(t, exitFailure, []string{"1 of 2 clients are not in sync, below 1 relay: " + unknown, "cell-old (via zone-a): unknown"}, "wait", "--timeout", "5s")
+		cell.Close()
+		must(t, exitOK, []string{inSync}, "wait", "--settle", "10s")
 	})
 }
