@@ -83,8 +83,8 @@ func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string,
 	for {
 		answer, pause := new(admin.PeerRollouts), time.After(askEvery)
 		err := t.ask(ctx, p, watchTimeout, http.MethodGet, admin.RolloutsPath+"?after="+url.QueryEscape(after), "", nil, answer)
-		if err == nil && answer.Mark == "" {
-			err = errors.New("the answer is not that of a relay: it has no mark")
+		if err == nil && (answer.Mark == "" || answer.Instance == "") {
+			err = errors.New("the answer is not that of a relay: it has no mark, or no instance")
 		}
 		switch {
 		case ctx.Err() != nil:

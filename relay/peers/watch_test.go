@@ -5,9 +5,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -210,4 +213,98 @@ func TestB54_APeerThatDoesNotWait(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+// garbage are answers with the status 200 of something that is no relay, or is broken, and a part of the error for each.
+var garbage = map[string]struct {
+	body string
+	want string
+}{
+	"nothing":                 {"", "is not that of a relay"},
+	"a page":                  {"<!doctype html><title>Sign in</title>", "is not that of a relay"},
+	"truncated":               {`{"instance": "peer", "mark": "1", "halted": [{"part": "cds/a"`, "is not that of a relay"},
+	"cut short":               {`{"instance": "peer", "mark": "1"}` + cutShort, "read the answer"},
+	"two answers":             {`{"instance": "peer", "mark": "1"}{"instance": "peer", "mark": "2"}`, "is not that of a relay"},
+	"null":                    {"null", "it has no mark"},
+	"an empty object":         {"{}", "it has no mark"},
+	"no instance":             {`{"mark": "1"}`, "or no instance"},
+	"a list":                  {"[]", "is not that of a relay"},
+	"a text":                  {`"halted"`, "is not that of a relay"},
+	"a number as a mark":      {`{"instance": "peer", "mark": 1}`, "is not that of a relay"},
+	"an object for a list":    {`{"instance": "peer", "mark": "1", "halted": {"part": "cds/a"}}`, "is not that of a relay"},
+	"a text for a halt":       {`{"instance": "peer", "mark": "1", "halted": ["cds/a"]}`, "is not that of a relay"},
+	"a text for a number":     {`{"instance": "peer", "mark": "1", "halted": [{"stage": "1"}]}`, "is not that of a relay"},
+	"a number that is large":  {`{"instance": "peer", "mark": "1", "halted": [{"stage": 1e300}]}`, "is not that of a relay"},
+	"a text that is no time":  {`{"instance": "peer", "mark": "1", "halted": [{"at": "yesterday"}]}`, "is not that of a relay"},
+	"a text for resources":    {`{"instance": "peer", "mark": "1", "halted": [{"sections": [{"resources": "all"}]}]}`, "is not that of a relay"},
+	"nested without end":      {strings.Repeat(`{"halted":[`, 100_000), "is not that of a relay"},
+	"an enormous body":        {`{"instance": "peer", "mark": "` + strings.Repeat("x", maxAnswerBytes), "more than 4194304 bytes"},
+	"bytes that are no text":  {"\x00\xff\xfe{}", "is not that of a relay"},
+	"a compressed body":       {"\x1f\x8b\x08\x00\x00\x00\x00\x00", "is not that of a relay"},
+	"an error with status OK": {`{"error": "broken"}`, "it has no mark"},
+}
+
+// cutShort ends a body before its length.
+const cutShort = "\n\n"
+
+// TestB54_GarbageIsAnError: a peer that answers with the status 200 and garbage is one that does not answer: the watch, and the status
+// of the tier, name it with the reason. What it tells is heard once it answers again. Other peers are heard meanwhile.
+func TestB54_GarbageIsAnError(t *testing.T) {
+	roots := x509.NewCertPool()
+	well := newDecider(t, roots, "well")
+	targets, cases := []string{well.address()}, make(map[string]string)
+	var mended atomic.Bool
+	for name, tt := range garbage {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case mended.Load() && r.URL.Query().Get("after") != "":
+				<-r.Context().Done()
+			case mended.Load():
+				_ = json.NewEncoder(w).Encode(admin.PeerRollouts{Instance: name, Mark: "1"})
+			default:
+				body, cut := strings.CutSuffix(tt.body, cutShort)
+				if cut {
+					w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+				}
+				_, _ = io.WriteString(w, body)
+			}
+		}))
+		t.Cleanup(server.Close)
+		roots.AddCert(server.Certificate())
+		address := server.Listener.Addr().String()
+		targets, cases[address] = append(targets, address), name
+	}
+	tier := New(Config{Targets: targets, TLS: trust(roots)})
+	for _, r := range tier.Status(t.Context(), &admin.TierSummary{Instance: "self"}).Relays {
+		summary := strings.HasPrefix(garbage[cases[r.Address]].body, `{"instance": "peer"`) // which needs nothing else
+		if cases[r.Address] != "" && r.Error == "" && !summary {
+			t.Errorf("%s: the status has the relay %+v, want an error", cases[r.Address], r)
+		}
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var mu sync.Mutex // calls about two addresses may be concurrent
+	failed, heard := make(map[string]bool), make(map[string]bool)
+	tier.Watch(ctx, "self", func(address string, answer *admin.PeerRollouts, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch name := cases[address]; {
+		case err != nil && (name == "" || !strings.Contains(err.Error(), garbage[name].want)):
+			t.Errorf("%s: error %v, want %q", name, err, garbage[name].want)
+		case err != nil:
+			failed[name] = true
+		case answer != nil:
+			heard[answer.Instance] = true
+		}
+		mended.Store(len(failed) == len(garbage) && heard["well"])
+		if len(heard) == len(garbage)+1 {
+			cancel()
+		}
+	})
+	for name := range garbage {
+		if !failed[name] || !heard[name] {
+			t.Errorf("%s: an error %v, heard once it answers %v", name, failed[name], heard[name])
+		}
+	}
 }
