@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -147,5 +148,41 @@ func TestB54_ATierHaltsWithinSeconds(t *testing.T) {
 		expectRollouts(t, "halted once it answers", relays, func(_ int, s *rollout.Status) bool { return s.Phase == rollout.Halted })
 		post(t, relays[0], "rollout/promote", admin.RolloutScope{All: true})
 		expectRollouts(t, "promoted", relays, func(_ int, s *rollout.Status) bool { return s.Phase == rollout.Current })
+	})
+}
+
+// TestB54_ARejectionHaltsTheTier: the canary of one relay rejects a change. The other relay withdraws it from its own canary, which has
+// accepted it, and the rest of the clients never have it.
+func TestB54_ARejectionHaltsTheTier(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		o.Put(relaytest.Cluster("a"))
+		_, relays := newMemoryTier(t, o, 2)
+		var canaries, others []*relaytest.Client
+		for i, r := range relays {
+			options := relaytest.ClientOptions{Node: relaytest.EnvoyNode("canary"), AutoAck: true}
+			if i == 0 {
+				options.Reject = rejecting("bad", "unknown http filter")
+			}
+			canaries = append(canaries, r.Client(options))
+			others = append(others, r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("other"), AutoAck: true}))
+			canaries[i].Subscribe(relaytest.ClusterType)
+			others[i].Subscribe(relaytest.ClusterType)
+		}
+		sleep(time.Minute)
+		o.Put(relaytest.Cluster("bad"))
+		sleep(2 * time.Second) // in which changes are gathered
+		expectRollouts(t, "halted", relays, func(i int, s *rollout.Status) bool {
+			return s.Phase == rollout.Halted && strings.Contains(s.Halted.Reason, "unknown http filter") && (s.Halted.Peer == "127.0.0.1:1") == (i > 0)
+		})
+		sleep(21 * time.Minute) // longer than the stages
+		for i := range relays {
+			for what, c := range map[string]*relaytest.Client{"canary": canaries[i], "other": others[i]} {
+				if c.State().Has(relaytest.ClusterType, "bad") {
+					t.Errorf("relay %d: client %s has what the canary of the first relay has rejected", i, what)
+				}
+			}
+		}
 	})
 }
