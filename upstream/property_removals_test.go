@@ -117,7 +117,7 @@ func (s step) String() string { return fmt.Sprintf("%s(%d,%d,%d)", s.what, s.at,
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
-			"put", "put", "grow", "grow", "remove", "remove", "empty", "rename", "refill", "restart", "restart", "restart", "crash", "start", "flap", "cut", "lose", "load", "load all", "repeat",
+			"put", "put", "grow", "grow", "remove", "remove", "empty", "rename", "refill", "restart", "restart", "restart", "crash", "start", "flap", "cut", "lose", "load", "load all", "repeat", "reject", "reject",
 			"pass", "drop", "pass dropped", "freeze", "thaw", "relay", "second", "seconds", "minute", "minutes", "hold",
 		}).Draw(t, "what"),
 		at:     rapid.IntRange(0, 1).Draw(t, "at"),

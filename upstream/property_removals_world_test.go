@@ -303,6 +303,8 @@ func (w *world) fault(s step, a *address) {
 		w.startReplica(a, step{n: s.n, amount: 2 + s.amount%2})
 		w.advance(40 * time.Second)
 		w.operate(step{what: "drop", amount: s.amount, n: s.n})
+	case "reject":
+		w.reject(s)
 	case "crash":
 		w.crash(a)
 	case "start":
@@ -324,6 +326,25 @@ func (w *world) fault(s step, a *address) {
 	default:
 		w.operate(s)
 	}
+}
+
+// reject makes clients reject some resources, which the origin is told, or nothing any longer (TENDER_REPORT_REJECTS). An origin that is
+// told so changes nothing, and clients do not lose anything.
+func (w *world) reject(s step) {
+	var all []upstream.Rejection
+	for _, of := range pick(types[s.n%len(types)], s.amount, s.n/len(types)) {
+		t := w.view.Generation().Type(of.typeURL)
+		for _, set := range []*cache.Set{&t.Wildcard, &t.ByName} {
+			name := w.view.FindName(of.typeURL, of.name)
+			if s.n%4 == 0 || name == nil || !set.Get(name).Present() {
+				continue
+			}
+			all = append(all, upstream.Rejection{
+				TypeURL: of.typeURL, Name: of.name, Resource: set.Get(name).Resource, Rejecting: 1, Clients: 1, At: time.Now(), Err: "bad",
+			})
+		}
+	}
+	w.control.Report(w.Context(), all)
 }
 
 // markUnsettled records that the effect of a step may last for d.
