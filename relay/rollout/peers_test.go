@@ -25,10 +25,16 @@ type tier struct {
 // inTier runs a test in a bubble, with two relays whose groups have a canary and a client of the rest.
 func inTier(t *testing.T, stages string, test func(t *testing.T, w *tier)) {
 	t.Helper()
+	inTierOf(t, Config{Stages: parseStages(t, stages)}, func(*tier, int) Judge { return nil }, test)
+}
+
+// inTierOf is inTier with another configuration, and a judge of each relay.
+func inTierOf(t *testing.T, cfg Config, judge func(w *tier, relay int) Judge, test func(t *testing.T, w *tier)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &tier{t: t}
 		for i := range 2 {
-			r := newTestRelay(t, stages, "group")
+			r := newTestRelayWith(t, cfg, judge(w, i), "group")
 			r.cfg.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
 			w.relays = append(w.relays, r)
 			w.told = append(w.told, func() {

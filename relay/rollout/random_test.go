@@ -119,13 +119,49 @@ func (w *randomTier) end() {
 	}
 }
 
+// randomJudge returns a judge of a relay that answers at random: what it rejects is bad, but it may accept that, name nothing in its
+// error, or take too long.
+func randomJudge(seed uint64) func(w *tier, relay int) Judge {
+	return func(w *tier, relay int) Judge {
+		rnd := rand.New(rand.NewPCG(seed, uint64(relay))) // only one judge of a relay runs
+		return func(ctx context.Context, edition []Subject) (answer Judgement) {
+			r := w.relays[relay]
+			select {
+			case <-time.After(time.Duration(rnd.IntN(5)*rnd.IntN(20)) * time.Second):
+			case <-ctx.Done():
+				return Judgement{NotJudged: "too late"}
+			}
+			view := r.views["group"].Cohort(r.cfg.JudgeView()).Generation().Type(listeners).Wildcard
+			for e := range view.Since(0) {
+				if !e.Present() || e.Resource.Version != "bad" || rnd.IntN(4) == 0 {
+					continue
+				}
+				answer.Rejected = "listener " + e.Name.String() + ": it is bad"
+				if answer.NACKs = nil; rnd.IntN(3) > 0 {
+					answer.NACKs = map[string]string{listeners: answer.Rejected}
+				}
+			}
+			if answer.Rejected == "" && rnd.IntN(4) == 0 {
+				answer.NotJudged = "no Envoy"
+			}
+			return answer
+		}
+	}
+}
+
 // TestB54_RandomTiers: whatever an origin, its clients, the operators of two relays and relays above them do, all clients
 // have the latest state once operators have resumed what is halted, and nothing waits any longer. Meanwhile, no cohort is served
-// before others what a peer or a relay above tells as halted, and a halt is followed only while it is in force.
+// before others what a peer or a relay above tells as halted, and a halt is followed only while it is in force. Half of the tiers
+// have a judge.
 func TestB54_RandomTiers(t *testing.T) {
 	for seed := range uint64(check.Rounds(25)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inTier(t, "id=canary1 1m, id=canary2 1m", func(t *testing.T, of *tier) {
+			cfg := Config{Stages: parseStages(t, "id=canary1 1m, id=canary2 1m"), Judged: seed%2 == 1}
+			judge := func(*tier, int) Judge { return nil }
+			if cfg.Judged {
+				judge = randomJudge(seed)
+			}
+			inTierOf(t, cfg, judge, func(t *testing.T, of *tier) {
 				w := &randomTier{
 					tier: of, rnd: rand.New(rand.NewPCG(seed, seed)), latest: map[string]string{"a": "1"}, frozen: make(map[*testRelay]bool),
 				}
