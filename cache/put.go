@@ -364,7 +364,7 @@ func (ed *edit) newTombstone(old *Entry) *Entry {
 		Name: old.Name, Seq: ed.next(), created: old.created, replacedSeq: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf,
 	}
 	e.visibleSince = e.Seq
-	if t := resourceType(ed.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
+	if wire.OrderOf(resourceType(ed.typ.URL)).LateRemovals() || old.Resource.Constraints != nil {
 		e.Prior = priorOf(old.Resource)
 	}
 	return e

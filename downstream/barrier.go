@@ -6,6 +6,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
@@ -37,7 +38,7 @@ func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
 
 // moreDue records that a type has unsent changes.
 func (p *pass) moreDue(sub *subscription.Subscription) {
-	p.removalsBlocked = p.removalsBlocked || !sub.LateRemovals
+	p.removalsBlocked = p.removalsBlocked || !sub.LateRemovals()
 }
 
 // A barrier keeps a stream from sending dependent types, which refer to clusters, before these clusters and their
@@ -82,10 +83,10 @@ const maxBatches = 8
 // the complete set. Resources that a client newly subscribed to ignore the position, because the client does not use
 // them yet.
 func (s *stream) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
-	if sub.TypeURL == wire.EndpointType {
+	if sub.Order == schema.Endpoints {
 		s.holdEndpoints(p)
 	}
-	if !sub.Dependent || !sub.At(p.GenerationFor(sub)).Behind() {
+	if !sub.Dependent() || !sub.At(p.GenerationFor(sub)).Behind() {
 		return p.GenerationFor(sub).Seq, false
 	}
 	end := p.GenerationFor(sub).Seq
@@ -101,7 +102,7 @@ func (s *stream) earlierLimit(p *pass, sub *subscription.Subscription) cache.Seq
 		if earlier.Rank >= sub.Rank {
 			break // they are in the order of sending
 		}
-		if !earlier.Dependent || s.waitUntil(p, earlier).IsZero() {
+		if !earlier.Dependent() || s.waitUntil(p, earlier).IsZero() {
 			continue
 		}
 		if unsent, upTo := earlier.At(p.GenerationFor(earlier)).Unsent(); unsent {
@@ -122,14 +123,14 @@ func (s *stream) waitUntil(p *pass, sub *subscription.Subscription) (until time.
 	if sub.Blocked(p.Now) {
 		until = sub.Deadline()
 	}
-	if sub.TypeURL != wire.ClusterType || !sub.SentAny() || !s.resends() {
+	if sub.Order != schema.Clusters || !sub.SentAny() || !s.resends() {
 		return until
 	}
 	eds := s.subscription(wire.EndpointType)
 	if eds == nil || !eds.Blocked(p.Now) || !eds.Deadline().After(until) {
 		return until
 	}
-	if clusters := p.UnsentReferrers(s.subscription(wire.ClusterType)); eds.At(p.GenerationFor(eds)).HasEndpointsOf(clusters) {
+	if clusters := p.UnsentReferrers(sub); eds.At(p.GenerationFor(eds)).HasEndpointsOf(clusters) {
 		return eds.Deadline()
 	}
 	return until
@@ -193,10 +194,10 @@ func (s *stream) currentCut(p *pass) *cache.Generation {
 func (s *stream) startCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
-		if sub.Dependent && !sub.SentAny() {
+		if sub.Dependent() && !sub.SentAny() {
 			return
 		}
-		dependents = dependents || sub.Dependent
+		dependents = dependents || sub.Dependent()
 	}
 	if dependents && s.barrier.cut == nil {
 		s.barrier.cut, s.barrier.cutDeadline = p.Cut, p.Now.Add(s.cfg.AckWait)
@@ -307,7 +308,7 @@ func (s *stream) startBatch(p *pass, cds *subscription.Subscription, assignments
 	if len(assignments) == 0 || s.agent.GRPC || !s.clientClosedAt.IsZero() {
 		return
 	}
-	dependents := slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Dependent })
+	dependents := slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Dependent() })
 	if returns := floor == 0 && cds.Returning(); !returns && (!dependents || s.subscription(wire.EndpointType) == nil) {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
 )
@@ -87,9 +89,8 @@ func (s *stream) flushRemovals(p *pass) error {
 	if p.removalsBlocked {
 		return nil
 	}
-	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
-		sub := s.subscription(typeURL)
-		if sub == nil {
+	for _, sub := range slices.Backward(s.subs) {
+		if !sub.LateRemovals() {
 			continue
 		}
 		for part := range sub.Parts() {
@@ -201,7 +202,7 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 	}
 	sub.RecordSent(r, nonce, s.group.View, s.bytesSent, sentAt)
 	s.resendReferenced(p, sub, r.Refers)
-	if sub.TypeURL == wire.ClusterType {
+	if sub.Order == schema.Clusters {
 		s.startBatch(p, sub, r.Refers.Of(wire.EndpointType), r.After)
 		s.startCut(p)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // A Clock paces the changes of one view: clients are sent those of a type at most once in the interval of the type, and types in
@@ -53,13 +54,12 @@ func (w *wait) follows(other *wait) bool {
 	switch {
 	case w.removals && w.typeURL == other.typeURL:
 		return !other.removals
-	case !w.removals && !other.removals && wire.RefersToClusters(w.typeURL) &&
-		(other.typeURL == wire.ClusterType || other.typeURL == wire.EndpointType):
+	case !w.removals && !other.removals && wire.OrderOf(w.typeURL) == schema.AfterClusters && wire.OrderOf(other.typeURL).LateRemovals():
 		return true
 	case !w.removes:
 		return false
 	case wire.IsEndpoints(w.typeURL):
-		return other.typeURL == wire.ClusterType
+		return wire.OrderOf(other.typeURL) == schema.Clusters
 	default:
 		return wire.RemovedAfter(w.typeURL, other.typeURL)
 	}
@@ -228,12 +228,7 @@ func (c *Clock) wake(match func(*wait) bool) {
 // dependsOn reports whether first state of one type ends the wait of another one: the resources of one may refer to those of the
 // other, or need its endpoints.
 func dependsOn(first, waiting string) bool {
-	return first == waiting || involvesClusters(first) && (involvesClusters(waiting) || waiting == wire.EndpointType)
-}
-
-// involvesClusters reports whether resources of the type are clusters or refer to clusters.
-func involvesClusters(typeURL string) bool {
-	return typeURL == wire.ClusterType || wire.RefersToClusters(typeURL)
+	return first == waiting || wire.OrderOf(first).InvolvesClusters() && wire.OrderOf(waiting) != schema.AnyOrder
 }
 
 // earlier returns the earlier of two times, of which zero is never.

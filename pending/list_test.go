@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
@@ -885,11 +886,11 @@ func (p *pacing) checkOrder(passed part) {
 	for other, n := range p.countParts() {
 		switch {
 		case n == 0:
-		case !passed.removals && wire.RefersToClusters(passed.typeURL) && !other.removals &&
+		case !passed.removals && wire.OrderOf(passed.typeURL) == schema.AfterClusters && !other.removals &&
 			(other.typeURL == wire.ClusterType || other.typeURL == wire.EndpointType),
 			passed.removals && other == part{typeURL: passed.typeURL},
 			passed.removals && passed.typeURL == wire.EndpointType && other.typeURL == wire.ClusterType,
-			passed.removals && passed.typeURL == wire.ClusterType && wire.RefersToClusters(other.typeURL):
+			passed.removals && passed.typeURL == wire.ClusterType && wire.OrderOf(other.typeURL) == schema.AfterClusters:
 			p.failure = fmt.Sprintf("%+v passed before %+v", passed, other)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/judge"
@@ -118,7 +119,7 @@ func (e *localEnvoy) Group(key string) (node *corepb.Node, wildcards []string) {
 	if gr == nil {
 		return nil, nil
 	}
-	for _, typeURL := range judge.Wildcards {
+	for _, typeURL := range schema.Roots {
 		if gr.view.Generation().Type(typeURL).HasLastGood(cache.Wildcard) {
 			wildcards = append(wildcards, typeURL)
 		}

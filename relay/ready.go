@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
@@ -153,7 +154,7 @@ func (p *originProbes) probeOrigin(ctx context.Context, origin int, o origin, ev
 
 // probeType returns a type whose wildcard set the origin serves, for its probe; clusters if there is none.
 func (r *router) probeType(origin int) string {
-	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
+	for _, typeURL := range schema.Roots {
 		if r.route(typeURL, "") == origin {
 			return typeURL
 		}

@@ -28,17 +28,18 @@ func HasKeys(typeURL string) bool {
 // network namespace. It does not matter whether the listener binds to its port or shares it. Only listeners that bind to port 0 get
 // ports of their own.
 func (r *Resource) Keys() []string {
-	if !HasKeys(r.TypeURL) || !r.HasBody() || r.contentDropped {
+	find := keys[r.TypeURL]
+	if find == nil || !r.HasBody() || r.contentDropped {
 		return nil
 	}
-	switch value := r.Value(); r.TypeURL {
-	case ListenerType:
-		return listenerKeys(value)
-	case ScopedRouteType:
-		return scopeKeys(value)
-	default:
-		return virtualHostKeys(value, r.Name)
-	}
+	return find(r.Value(), r.Name)
+}
+
+// keys finds the keys of the types whose resources exclude one another.
+var keys = map[string]func(value []byte, name string) []string{
+	ListenerType:    listenerKeys,
+	ScopedRouteType: scopeKeys,
+	VirtualHostType: virtualHostKeys,
 }
 
 // A socketReader collects the fields of an encoded Listener that decide about its addresses.
@@ -76,7 +77,7 @@ func (s *socketReader) read(listener []byte) bool {
 }
 
 // listenerKeys returns the keys of an encoded Listener.
-func listenerKeys(listener []byte) (keys []string) {
+func listenerKeys(listener []byte, _ string) (keys []string) {
 	var s socketReader
 	if !s.read(listener) || s.socketless || len(s.first) == 0 {
 		return nil
@@ -119,7 +120,7 @@ func addressKey(a *corepb.Address, unbound bool) (key string, readable bool) {
 }
 
 // scopeKeys returns the key of an encoded ScopedRouteConfiguration: key=3 {fragments=1 {string_key=1}}.
-func scopeKeys(scope []byte) []string {
+func scopeKeys(scope []byte, _ string) []string {
 	var key strings.Builder
 	f := fieldReader{msg: scope}
 	for f.next() {

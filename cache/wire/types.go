@@ -37,17 +37,18 @@ func Rank(typeURL string) int {
 // CompareTypes compares types by the order in which they are sent, and unknown types by their URLs.
 func CompareTypes(a, b string) int { return cmp.Or(Rank(a)-Rank(b), cmp.Compare(a, b)) }
 
-// RefersToClusters reports whether resources of the type need clusters, so that clusters are sent first (B.11).
-func RefersToClusters(typeURL string) bool {
+// OrderOf returns the part of a type in make before break (B.11).
+func OrderOf(typeURL string) schema.Order {
 	t, _ := schema.TypeOf(typeURL)
-	return t.AfterClusters
+	return t.Order
 }
 
 // RemovedAfter reports whether removals of one type are sent after changes of another type, because the changed
 // resources may have referred to the removed ones (B.11). Removals of endpoints are never delayed in this way.
 func RemovedAfter(removed, changed string) bool {
-	return RefersToClusters(changed) &&
-		(removed == ClusterType || RefersToClusters(removed) && Rank(changed) < Rank(removed))
+	of := OrderOf(removed)
+	return OrderOf(changed) == schema.AfterClusters &&
+		(of == schema.Clusters || of == schema.AfterClusters && Rank(changed) < Rank(removed))
 }
 
 // IsEndpoints reports whether resources of the type are endpoints of clusters.

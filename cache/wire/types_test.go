@@ -23,10 +23,19 @@ func TestR001_RowsOfTypes(t *testing.T) {
 		if references[of.URL] != nil && !slices.ContainsFunc(of.RefersTo, func(to string) bool { return slices.Contains(Referenced[:], to) }) {
 			t.Errorf("references are found in %s, but its row has none to a type that is resent", of.Short)
 		}
+		if of.Keyed != (keys[of.URL] != nil) {
+			t.Errorf("%s has keys: %t in its row, and %t in Keys", of.Short, of.Keyed, !of.Keyed)
+		}
+		if of.Root && !of.Wildcard {
+			t.Errorf("%s is a root, but has no wildcard", of.Short)
+		}
+		if of.Within != "" && !Known(of.Within) {
+			t.Errorf("%s is a part of the unknown type %s", of.Short, of.Within)
+		}
 		if of.Keyed && !of.Wildcard {
 			t.Errorf("%s has keys, but no wildcard: keys are those of a set that is known as a whole", of.Short)
 		}
-		if of.AfterClusters && Rank(of.URL) < Rank(ClusterType) {
+		if of.Order >= schema.Endpoints && Rank(of.URL) < Rank(ClusterType) {
 			t.Errorf("%s is sent after clusters, but is a row before them", of.Short)
 		}
 		if IsSecret(of.URL) != of.Secret {

@@ -96,7 +96,7 @@ func (c *changes) addMembers() {
 		c.sentUpTo = e.Seq
 	}
 	c.sentUpTo = max(c.sentUpTo, limit)
-	c.passRemovals(c.t, limit, c.LateRemovals)
+	c.passRemovals(c.t, limit, c.LateRemovals())
 	if initial && c.out.Body == nil && c.initialCount == 0 && len(c.resend) == 0 && !c.withholdsAny() {
 		c.body() // an empty set needs a response too (R097)
 		c.removeEmptyGlob()
@@ -152,7 +152,7 @@ func (c *changes) addMember(e *cache.Entry) {
 	}
 	switch {
 	case !e.Present():
-		if !c.LateRemovals && e.Seq > c.removedUpTo {
+		if !c.LateRemovals() && e.Seq > c.removedUpTo {
 			c.removeMember(e)
 		}
 	case c.withheld(e): // its error is sent instead
@@ -205,7 +205,7 @@ func (c *changes) sharedMembers() Response {
 		s.startWildcard(g.Seq)
 	}
 	if !got.out.Truncated {
-		s.passRemovals(t, limit, s.LateRemovals)
+		s.passRemovals(t, limit, s.LateRemovals())
 	}
 	if s.sentUpTo = max(s.sentUpTo, limit); got.out.Truncated {
 		s.sentUpTo, s.removedUpTo = got.sent, max(s.removedUpTo, got.removed)
@@ -326,7 +326,7 @@ func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (p
 }
 
 func (c *changes) answerAbsent(n *subscribed, e *cache.Entry, seq cache.Seq) (pending bool) {
-	late := c.LateRemovals && c.Delta && n.sent != 0
+	late := c.LateRemovals() && c.Delta && n.sent != 0
 	if late || c.mayReappear(e, *n) || c.holdsAwaited(*n) || !c.confirmedAbsent(e) {
 		return true
 	}

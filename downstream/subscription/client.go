@@ -116,11 +116,7 @@ type Traits struct {
 	// legacyWildcard: a client that never gave a name subscribes to all resources (B.17).
 	legacyWildcard bool
 
-	// LateRemovals: removals wait until changes to the resources that referred to the removed ones were sent (B.11).
-	LateRemovals bool
-
-	// Dependent: resources refer to clusters, so they are never sent before the clusters (B.11).
-	Dependent bool
+	Order schema.Order // in make before break (B.11)
 
 	// alwaysSent: a resource that a client subscribes to is sent even if the client reports that it has it. An Envoy that
 	// warms a cluster or a listener needs it again, and its request does not show that. A relay does not (B.3).
@@ -146,13 +142,15 @@ func TraitsOf(typeURL string, by Software) Traits {
 		Rank:           rank,
 		legacyWildcard: wire.LegacyWildcard(typeURL),
 		FullState:      of.FullState,
-		LateRemovals:   of.LateRemovals,
-		Dependent:      of.AfterClusters,
+		Order:          of.Order,
 		grouped:        of.Grouped && by.Envoy,
 		alwaysSent:     of.AlwaysSent && !by.Relay,
 		Secret:         wire.IsSecret(typeURL),
 	}
 }
 
-// followsCut reports whether the type is read from [Turn.Cut]: clusters, and types that refer to them.
-func (t *Traits) followsCut() bool { return t.Dependent || t.TypeURL == wire.ClusterType }
+// LateRemovals reports whether removals wait until changes to the resources that referred to the removed ones were sent (B.11).
+func (t *Traits) LateRemovals() bool { return t.Order.LateRemovals() }
+
+// Dependent reports whether resources need clusters, so that they are never sent before the clusters (B.11).
+func (t *Traits) Dependent() bool { return t.Order == schema.AfterClusters }

@@ -79,7 +79,7 @@ func (v visibleErrors) sendable(e *cache.Entry) bool {
 		return member == nil || member.Seq <= v.removedUpTo
 	}
 	sent := v.names[at].sent
-	if !v.Delta && v.LateRemovals {
+	if !v.Delta && v.LateRemovals() {
 		sent = v.removedUpTo // the removal itself is not sent
 	}
 	current, seq := v.t.Lookup(e.Name)
@@ -92,7 +92,7 @@ func (v visibleErrors) dueWithSet() (due bool) {
 	f := &v.errors
 	v.collect()
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
-		in, lasting := v.inSet(n, v.LateRemovals && v.holdsSet)
+		in, lasting := v.inSet(n, v.LateRemovals() && v.holdsSet)
 		due = due || !in
 		return lasting
 	})

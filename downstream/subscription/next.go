@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // A Turn is one pass of a stream over its subscriptions. It holds the generations that the stream reads.
@@ -26,7 +27,7 @@ type Turn struct {
 
 // GenerationFor returns the generation that a type is read from.
 func (turn *Turn) GenerationFor(s *Subscription) *cache.Generation {
-	if s.followsCut() {
+	if s.Order.InvolvesClusters() {
 		return turn.Cut
 	}
 	return turn.Newest
@@ -38,8 +39,8 @@ func (turn *Turn) UnsentReferrers(cds *Subscription) Referrers {
 }
 
 // awaitedBy returns the clusters that changes of a type wait for.
-func (turn *Turn) awaitedBy(typeURL string) Referrers {
-	if typeURL == wire.EndpointType {
+func (turn *Turn) awaitedBy(order schema.Order) Referrers {
+	if order == schema.Endpoints {
 		return turn.Awaited
 	}
 	return nil
@@ -82,11 +83,11 @@ func (s *Subscription) next(
 		if r = reported.out; r.Truncated {
 			break // the other removals precede the additions, too (B.32)
 		}
-		c := changes{writer: reported.writer, limit: limit, olderGeneration: older, awaited: turn.awaitedBy(s.TypeURL)}
+		c := changes{writer: reported.writer, limit: limit, olderGeneration: older, awaited: turn.awaitedBy(s.Order)}
 		r, err = c.response(turn.Now)
 	}
 	until = Earlier(until, s.errors.recheckAt)
-	if r.Body == nil && err == nil && s.Delta && !s.LateRemovals {
+	if r.Body == nil && err == nil && s.Delta && !s.LateRemovals() {
 		var again time.Time
 		stale := removals{writer: newWriter(s.visibleAt(g)), now: turn.Now}
 		r, again = stale.stale()
@@ -220,7 +221,7 @@ func (s *Subscription) wasSentChange(f *fanout.Fanout) bool {
 			return true // the client has unsubscribed
 		}
 	}
-	late := f.Removes && part.LateRemovals && part.wildcard != nil
+	late := f.Removes && part.LateRemovals() && part.wildcard != nil
 	at := cache.Seq(f.Position)
 	return part.position() >= at && (!late || part.removedUpTo >= at)
 }

@@ -155,7 +155,7 @@ func TestAnswerOfRemovals(t *testing.T) {
 			c.want("not sent", gone, NotSent)
 			g := c.view.Generation()
 			r, _, err := c.sub.Next(&Turn{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
-			if check.OK(t, err); c.sub.LateRemovals {
+			if check.OK(t, err); c.sub.LateRemovals() {
 				if r.Body != nil {
 					t.Fatal("the removal was sent before changes to referring resources")
 				}

@@ -41,7 +41,7 @@ func (s *Subscription) ReturningUnserved() bool { return s.scannedUpTo == 0 && s
 
 // BehindCut reports whether the type is clusters or a dependent type, and has changes that the client was not sent.
 func (s AtGeneration) BehindCut() bool {
-	if !s.followsCut() {
+	if !s.Order.InvolvesClusters() {
 		return false
 	}
 	for part := range s.wildcards() {

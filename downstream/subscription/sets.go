@@ -7,6 +7,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // resolveWait is how long the first complete set waits for names that the origin has not answered (B.7). Clients wait
@@ -33,7 +34,7 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 	}
 	due, removed := s.due()
 	again := s.mustRepeat()
-	if needed := due || again || removed && !s.LateRemovals; !needed {
+	if needed := due || again || removed && !s.LateRemovals(); !needed {
 		s.catchUp()
 		return Response{}, s.onlyNameGoneAt()
 	}
@@ -48,7 +49,7 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 		s.awaitContent()
 		return Response{}, time.Time{} // the arrival of the content wakes the stream
 	}
-	return s.build(s.LateRemovals && removed && s.holdsSet), time.Time{}
+	return s.build(s.LateRemovals() && removed && s.holdsSet), time.Time{}
 }
 
 // final returns the set without the removed resources, once changes to the resources that referred to them were sent.
@@ -310,8 +311,8 @@ func (s sets) unchanged() bool {
 // waits for a response on the new stream (R019).
 func (s sets) reportedThisSet() bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.foreignNonce
-	spec := s.TypeURL == wire.ClusterType || s.TypeURL == wire.ListenerType
-	return s.initialVersion != "" && spec && wildcardOnly && (s.t.Phase >= cache.Settled || s.t.Restored) &&
+	of, _ := schema.TypeOf(s.TypeURL)
+	return s.initialVersion != "" && of.Root && wildcardOnly && (s.t.Phase >= cache.Settled || s.t.Restored) &&
 		s.t.Wildcard.TTLs() == 0 && (!s.sendsTTLs || !s.t.Wildcard.Limited()) &&
 		s.t.Wildcard.Sum().SameVersion(s.initialVersion)
 }
@@ -347,10 +348,10 @@ func (s sets) newlyRequested() (of span) {
 
 // catchUp records that the client has all changes up to the generation. It leaves the positions of names unchanged.
 func (s sets) catchUp() {
-	s.caughtUp(s.g.Seq, s.LateRemovals)
+	s.caughtUp(s.g.Seq, s.LateRemovals())
 	for _, glob := range s.globs {
 		unknown := glob.sendAll && s.g.Type(glob.Key).Phase < cache.Settled
-		glob.caughtUp(s.g.Seq, s.LateRemovals)
+		glob.caughtUp(s.g.Seq, s.LateRemovals())
 		glob.sendAll = unknown
 	}
 }

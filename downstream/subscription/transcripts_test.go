@@ -270,7 +270,7 @@ func (p *player) turn() (responses []string) {
 		}
 	}
 	for part := range p.sub.Parts() {
-		if part.LateRemovals && !part.Blocked(time.Now()) {
+		if part.LateRemovals() && !part.Blocked(time.Now()) {
 			r, _ := part.Removals(l)
 			send(part, &r)
 		}

@@ -89,7 +89,7 @@ func (c *client) converse(ctx context.Context, conn *grpc.ClientConn) error {
 	if err != nil {
 		return err
 	}
-	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
+	for _, typeURL := range schema.Roots {
 		if err := s.subscribe(typeURL, nil, nil); err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func (o *origin) make(c change) {
 		for _, r := range u.Resources {
 			contents = append(contents, contentOf(u.TypeURL, r.Name, r.Value()))
 		}
-		if u.TypeURL == wire.ClusterType || u.TypeURL == wire.ListenerType {
+		if wire.FullState(u.TypeURL) {
 			for _, name := range u.Removed { // SotW responses of other types do not remove resources
 				contents = append(contents, contentOf(u.TypeURL, name, nil))
 			}

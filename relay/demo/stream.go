@@ -118,7 +118,7 @@ func (s *sotwStream) receive() (update, error) {
 	u := update{
 		typeURL: r.GetTypeUrl(), version: r.GetVersionInfo(), nonce: r.GetNonce(),
 		resources: make(map[string][]byte),
-		complete:  r.GetTypeUrl() == wire.ClusterType || r.GetTypeUrl() == wire.ListenerType,
+		complete:  wire.FullState(r.GetTypeUrl()),
 	}
 	for _, body := range r.GetResources() {
 		if name, ok := schema.ResourceName(body.GetTypeUrl(), body.GetValue()); ok {

@@ -16,9 +16,6 @@ const ownCluster = "tender-check-envoy"
 // sections are the fields of dynamic_resources, by the type that they subscribe to with the wildcard.
 var sections = map[string]string{wire.ClusterType: "cds_config", wire.ListenerType: "lds_config"}
 
-// Wildcards are the types of which an Envoy subscribes to the wildcard, if its node group has it.
-var Wildcards = []string{wire.ClusterType, wire.ListenerType}
-
 // An object is a JSON object.
 type object = map[string]any
 

@@ -23,7 +23,7 @@ const (
 
 // A Server serves the Envoy of a judge. Only one goroutine calls it.
 type Server interface {
-	// Group returns the Node of a node group, and those of Wildcards that clients of the group subscribe to.
+	// Group returns the Node of a node group, and those of [schema.Roots] that clients of the group subscribe to.
 	Group(key string) (node *corepb.Node, wildcards []string)
 
 	// Show closes the stream of the Envoy. Streams that it opens afterwards are served the last good of the group, or the edition.

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/rollout"
 )
@@ -90,7 +91,7 @@ func (f *fakeEnvoy) Group(key string) (*corepb.Node, []string) {
 	if f.only != nil && !f.only[key] {
 		return nil, nil
 	}
-	return &corepb.Node{Id: key}, Wildcards
+	return &corepb.Node{Id: key}, schema.Roots
 }
 
 func (f *fakeEnvoy) Show(s rollout.Subject, edition bool) {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // A Kind classifies findings.
@@ -45,6 +47,12 @@ func (f Finding) Compare(o Finding) int {
 
 // A Reference identifies a resource to which another one refers.
 type Reference struct{ TypeURL, Name string }
+
+// Exempt reports whether a reference is to a cluster that may exist without the origin: clients have it in their bootstrap, or
+// request clusters on demand.
+func (r Reference) Exempt(onDemand bool, static Patterns) bool {
+	return r.TypeURL == wire.ClusterType && (onDemand || static.Match(r.Name))
+}
 
 // Facts are the results of checking the content of a resource, without the other resources of its view. They are
 // immutable.

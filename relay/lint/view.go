@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // settle is the minimum time for which a referenced resource must be absent to be reported. A control plane may send a
@@ -192,7 +191,7 @@ func (x *examination) resolve(r Reference) *Finding {
 
 // judge is resolve without the cached results. It records an absence that is too recent to be reported, and sets again.
 func (x *examination) judge(r Reference) *Finding {
-	if r.TypeURL == wire.ClusterType && (x.onDemand > 0 || x.linter.cfg.Static.Match(r.Name)) {
+	if r.Exempt(x.onDemand > 0, x.linter.cfg.Static) {
 		return nil
 	}
 	why := Absent(x.View.View, x.g, r)

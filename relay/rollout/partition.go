@@ -90,7 +90,7 @@ func (c *Controller) partition(ctx context.Context, sections []*Section) []*comp
 	}
 	g.joinReferences(resources)
 	g.joinKeys(resources)
-	g.joinHosts()
+	g.joinWholes()
 	return c.components(g, nodes)
 }
 
@@ -167,16 +167,17 @@ func (g *graph) joinKeys(resources []nodeContent) {
 	}
 }
 
-// joinHosts connects virtual hosts with the route configuration in their names.
-func (g *graph) joinHosts() {
+// joinWholes connects parts, such as virtual hosts, with the resources in whose names they are.
+func (g *graph) joinWholes() {
 	for at, n := range g.Keys() {
-		if n.typeURL != wire.VirtualHostType {
+		of, _ := schema.TypeOf(n.typeURL)
+		if of.Within == "" {
 			continue
 		}
 		for i, char := range n.name {
-			route, known := g.Find(resourceName{wire.RouteType, n.name[:i]})
+			whole, known := g.Find(resourceName{of.Within, n.name[:i]})
 			if char == '/' && known {
-				g.Join(at, route)
+				g.Join(at, whole)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // recheckInterval is the interval at which held changes are checked again if no response changes what they refer to. A
@@ -58,7 +59,7 @@ func (g *Group) clusterUsage(now time.Time) *usage {
 		return &g.usage
 	}
 	g.usage = usage{validity: g.validity(now), named: make(names)}
-	for _, typeURL := range clusterUsers {
+	for _, typeURL := range schema.ReferrersOf(wire.ClusterType) {
 		for s := range g.sets[typeURL] {
 			for name := range s.content.Names() {
 				if r := s.content.Get(name); checkable(r) {
@@ -148,7 +149,7 @@ func addNames(to names, all iter.Seq[string]) {
 
 // removalBreaks returns why the removal of a resource would break clients; empty if it would not.
 func (f *filter) removalBreaks(name string) (reason string) {
-	if f.set.TypeURL != wire.ClusterType {
+	if !isChecked(f.set.TypeURL) {
 		return ""
 	}
 	u := f.set.group.clusterUsage(f.now)

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -9,7 +10,19 @@ import (
 
 // keepsReferents reports whether resources keep those of a type to which they refer by name, while they are retained. They do
 // not keep clusters: what dangles without a cluster is found by its reference (B.46).
-func keepsReferents(typeURL string) bool { return typeURL != wire.ClusterType }
+func keepsReferents(typeURL string) bool { return !isChecked(typeURL) }
+
+// isChecked reports whether resources of a type are those of which references are checked: clusters (B.46).
+func isChecked(typeURL string) bool {
+	t, _ := schema.TypeOf(typeURL)
+	return t.Checked
+}
+
+// concernsChecked reports whether a change of a resource of the type may change which references break clients.
+func concernsChecked(typeURL string) bool {
+	t, _ := schema.TypeOf(typeURL)
+	return t.Checked || slices.ContainsFunc(t.RefersTo, isChecked)
+}
 
 // referrersOf returns the types whose resources keep those of a type to which they refer.
 func referrersOf(typeURL string) []string {

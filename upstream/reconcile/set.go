@@ -568,13 +568,10 @@ func (s *Set) record(name string, change removal) {
 	s.group.withRemovals[s] = struct{}{}
 }
 
-// clusterUsers are the types of resources that may name clusters.
-var clusterUsers = schema.ReferrersOf(wire.ClusterType)
-
 // apply applies an update to the content. An update of clusters, or of a type that names clusters, invalidates the
 // cluster usage of the group. Endpoints, which change most often, do not.
 func (s *Set) apply(u wire.Update, waited pending.Delay) cache.Change {
-	if s.TypeURL == wire.ClusterType || slices.Contains(clusterUsers, s.TypeURL) {
+	if concernsChecked(s.TypeURL) {
 		s.group.clusterChanges++
 	}
 	c := s.content.Apply(u, waited)

@@ -24,6 +24,24 @@ const (
 	VirtualHostType     = prefix + "envoy.config.route.v3.VirtualHost"
 )
 
+// An Order is the part of a type in make before break (B.11): clusters are added first, then their endpoints, then what refers to
+// clusters. Removals go the other way round.
+type Order uint8
+
+// The parts of types in make before break.
+const (
+	AnyOrder      Order = iota // sent on their own
+	Clusters                   // added first, and removed last
+	Endpoints                  // of clusters
+	AfterClusters              // they need clusters
+)
+
+// LateRemovals reports whether removals are sent after changes of the types that may have referred to the resources (B.11).
+func (o Order) LateRemovals() bool { return o == Clusters || o == Endpoints }
+
+// InvolvesClusters reports whether resources are clusters, or need clusters.
+func (o Order) InvolvesClusters() bool { return o == Clusters || o == AfterClusters }
+
 // A ResourceType is what the protocol and its clients define for the resources of one type. The zero value is an unknown type.
 type ResourceType struct {
 	URL   string
@@ -42,12 +60,16 @@ type ResourceType struct {
 	// (R058, R059).
 	FullState bool
 
-	// AfterClusters means that resources are sent after clusters, which they need (B.11).
-	AfterClusters bool
+	Order Order
 
-	// LateRemovals means that removals are sent after changes of the types that may have referred to the resources
-	// (B.11).
-	LateRemovals bool
+	// Root means that the bootstrap of an Envoy subscribes to all resources. These name those of the other types.
+	Root bool
+
+	// Checked means that changes may be held because what other resources name would not exist (B.46).
+	Checked bool
+
+	// Within is the type of which a resource is a part, whose name is that of the whole, a slash, and a name in it.
+	Within string
 
 	// Keyed means that two resources may exclude one another, such as listeners on one address (B.11).
 	Keyed bool
@@ -77,15 +99,16 @@ type ResourceType struct {
 }
 
 // ResourceTypes are the types that the protocol defines, in the order in which additions are sent on one stream: make before break
-// (B.11). A new type is a row here, its service in package downstream, and the references that package wire finds.
+// (B.11). A new type is a row here, its service in package downstream, and the references and keys that package wire
+// finds.
 var ResourceTypes = [...]ResourceType{
 	{
 		URL: ClusterType, Short: "cds", Path: "clusters", Noun: "cluster", RefersTo: []string{EndpointType, SecretType},
-		Wildcard: true, FullState: true, LateRemovals: true,
+		Wildcard: true, FullState: true, Order: Clusters, Root: true, Checked: true,
 	},
 	{
 		URL: EndpointType, Short: "eds", Path: "endpoints", Noun: "endpoints",
-		LateRemovals: true, Resent: true, AlwaysSent: true, Data: true,
+		Order: Endpoints, Resent: true, AlwaysSent: true, Data: true,
 	},
 	{URL: LocalityEndpoint, Short: "leds", Noun: "locality endpoint", Data: true, Nameless: true},
 	{
@@ -100,19 +123,19 @@ var ResourceTypes = [...]ResourceType{
 	{
 		URL: ListenerType, Short: "lds", Path: "listeners", Noun: "listener",
 		RefersTo: []string{ClusterType, RouteType, SecretType, ExtensionConfigType},
-		Wildcard: true, FullState: true, AfterClusters: true, Keyed: true,
+		Wildcard: true, FullState: true, Order: AfterClusters, Root: true, Keyed: true,
 	},
 	{
 		URL: ScopedRouteType, Short: "srds", Path: "scoped-routes", Noun: "scoped route", RefersTo: []string{RouteType},
-		Wildcard: true, FullState: true, AfterClusters: true, Keyed: true,
+		Wildcard: true, FullState: true, Order: AfterClusters, Keyed: true,
 	},
 	{
 		URL: RouteType, Short: "rds", Path: "routes", Noun: "route configuration",
-		RefersTo: []string{ClusterType, ExtensionConfigType}, AfterClusters: true,
+		RefersTo: []string{ClusterType, ExtensionConfigType}, Order: AfterClusters,
 	},
 	{
 		URL: VirtualHostType, Short: "vhds", Noun: "virtual host", RefersTo: []string{ClusterType},
-		Wildcard: true, AfterClusters: true, Keyed: true, OnDemand: true,
+		Wildcard: true, Order: AfterClusters, Within: RouteType, Keyed: true, OnDemand: true,
 	},
 }
 
@@ -152,6 +175,16 @@ func ShortName(typeURL string) (string, bool) {
 	t, _ := TypeOf(typeURL)
 	return t.Short, t.Short != ""
 }
+
+// Roots are the types whose rows are roots.
+var Roots = func() (urls []string) {
+	for i := range ResourceTypes {
+		if ResourceTypes[i].Root {
+			urls = append(urls, ResourceTypes[i].URL)
+		}
+	}
+	return urls
+}()
 
 // ReferrersOf returns the types whose resources may name resources of a type, in the order of ResourceTypes.
 func ReferrersOf(typeURL string) (referrers []string) {

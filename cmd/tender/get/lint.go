@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/lint"
 )
@@ -100,7 +100,7 @@ func (l *linting) fetchAll(ctx context.Context) (missing, err error) {
 // fetchTops requests all clusters and all listeners. It ignores a missing response for one of the types, unless no
 // resource arrives at all: some servers do not respond if they have no resources of a type.
 func (l *linting) fetchTops(ctx context.Context) (first error) {
-	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
+	for _, typeURL := range schema.Roots {
 		c, err := l.fetch(ctx, typeURL, nil)
 		if err != nil && !c.silent {
 			return err
@@ -144,7 +144,7 @@ func (l *linting) unmet() map[string][]string {
 		for _, r := range facts.References {
 			all := lint.Reference{TypeURL: r.TypeURL}
 			switch {
-			case l.facts[r] != nil || l.asked[r] || l.exempt(r):
+			case l.facts[r] != nil || l.asked[r] || r.Exempt(l.onDemand, l.o.static):
 			case !r.ByWildcard():
 				next[r.TypeURL] = append(next[r.TypeURL], r.Name)
 			case !l.asked[all]:
@@ -161,12 +161,6 @@ func (l *linting) unmet() map[string][]string {
 	return next
 }
 
-// exempt reports whether a cluster may exist without the server: clients have it in their bootstrap, or request
-// clusters on demand.
-func (l *linting) exempt(r lint.Reference) bool {
-	return r.TypeURL == wire.ClusterType && (l.onDemand || lint.Patterns(l.o.static).Match(r.Name))
-}
-
 // findings returns the findings about all resources, including references to resources that the server did not send.
 func (l *linting) findings() (all []lint.Finding) {
 	for of, facts := range l.facts {
@@ -178,7 +172,7 @@ func (l *linting) findings() (all []lint.Finding) {
 			add(f)
 		}
 		for _, r := range facts.References {
-			if l.facts[r] == nil && !l.exempt(r) {
+			if l.facts[r] == nil && !r.Exempt(l.onDemand, l.o.static) {
 				add(lint.Finding{Kind: lint.Missing, Detail: "names " + r.Describe() + ", which the server did not send"})
 			}
 		}
