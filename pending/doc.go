@@ -11,6 +11,18 @@
 //
 // A newer state of a name replaces its row. Where nothing may wait, a list costs one comparison.
 //
+// # What waits in front of the list
+//
+// What an origin may not have meant is held before it reaches the list, by package reconcile; operators see both together. A
+// removal that a new stream implies, by silence or in its first response, waits until the set is complete: until the origin has
+// mentioned the rest, or was asked for it. A large one then waits for a second look, that of a required name (TENDER_REQUIRED) for
+// an operator, abnormal growth for a time, and a change that would break clients until it does not; an operator can end each. What
+// excludes one another, such as listeners on one address, passes or waits together. So the newest state that a list has is what was
+// let pass:
+//
+//	origin ─▶ reconcile.Set.Take ─┬─ passes ─▶ List.Apply
+//	                              └─ held: removals, growth, required names, changes that break ──▶ List.Apply, or dropped
+//
 // # What waits for an operator
 //
 // While an operator has frozen an origin, all changes wait ([List.Freeze]); after a rollback, clients have an earlier state,
