@@ -203,8 +203,10 @@ func (l *List) dropEmpty(typeURL string) {
 
 // Step applies the rows whose wait is over, and returns when to call it again; zero if nothing waits until a time.
 func (l *List) Step(now time.Time) (next time.Time) {
-	next = l.expireStaged(now)
-	l.reportStaged()
+	if l.staged {
+		next = l.expireStaged(now)
+		l.reportStaged()
+	}
 	if l.clock == nil {
 		return next
 	}
