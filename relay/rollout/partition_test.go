@@ -43,7 +43,7 @@ func joins(t *testing.T, all []named) (joined func(a, b int) bool) {
 	}
 	g.joinReferences(resources)
 	g.joinKeys(resources)
-	g.joinHosts()
+	g.joinWholes()
 	return func(a, b int) bool { return g.Root(a) == g.Root(b) }
 }
 
