@@ -194,8 +194,10 @@ reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places 
 TESTFLAGS = -vet=off -trimpath -ldflags=-w -shuffle=on -timeout=$(TIMEOUT)
 TESTRUN   = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) run ./deploy/testrun
 
-# The layers (CONTRIBUTING.md): logic, files, and all else in ./system/... and bench
-LOGIC  = $(shell $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v -e /system/ -e '/deploy\(/\|$$\)')
+# The layers (CONTRIBUTING.md): logic, files, and all else in ./system/... and bench. The slowest packages of the first come first, since
+# each runs on one core for most of the time.
+LOGIC  = $(shell $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v -e /system/ -e '/deploy\(/\|$$\)' \
+	| awk '/\/(relay\/conformance|upstream)$$/ { print; next } { rest = rest "\n" $$0 } END { print rest }')
 RANDOM = $(shell grep -rlF --include='*_test.go' -e check.Rounds -e check.MainOfRapid cache downstream pending relay upstream | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 test: deps-test ## Test all logic, the files of deploy, and one scenario with each real peer: 5 minutes; PKG=./cache/... tests some packages
