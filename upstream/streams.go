@@ -43,8 +43,9 @@ type adsStream struct {
 	retry        *backoff.ExponentialBackOff
 	retryAt      time.Time // when to open the next stream
 
-	heard bool   // the newest stream has told of halts, or that it tells nothing
-	told  []byte // the last message about them; nil if the target tells nothing
+	target string // of the newest stream; another branch may have opened its stream to another one
+	heard  bool   // that stream has told of halts, or that it tells nothing
+	told   []byte // the last message about them; nil if the target tells nothing
 
 	endLogged bool // the failure of the last stream was logged, and not the next stream
 

@@ -315,7 +315,7 @@ func (v *viewSync) open(ctx context.Context, b *branch, r role, now time.Time) (
 	l.stream = v.session.open(v.askForHalts(ctx, r), v.target, r, v.usesSotW(b, r), v.events)
 	l.branch = b
 	l.open, l.sentVersions, l.warnSilentAt = false, false, time.Time{}
-	l.heard, l.told = false, nil
+	l.target, l.heard, l.told = v.cfg.Targets[v.target], false, nil
 	v.running++
 	return time.Time{}
 }
@@ -518,14 +518,14 @@ func (v *viewSync) heardHalts(l *adsStream, told []byte) {
 	}
 	l.heard, l.told = true, bytes.Clone(told)
 	if l.branch == v.trunk {
-		v.hearTrunk()
+		v.control.halts(l.target, l.told)
 	}
 }
 
-// hearTrunk passes on what the main stream of the trunk has heard of halts. Before it has heard anything, what was told before
-// remains in force.
+// hearTrunk passes on what the main stream of a new trunk has heard of halts. Before it has heard anything, and while it is closed,
+// what was told before remains in force: a closed stream does not hear that halts end.
 func (v *viewSync) hearTrunk() {
-	if l := &v.trunk.byRole[main]; l.heard {
-		v.control.halts(v.cfg.Targets[v.target], l.told)
+	if l := &v.trunk.byRole[main]; l.open && l.heard {
+		v.control.halts(l.target, l.told)
 	}
 }

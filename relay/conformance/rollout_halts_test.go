@@ -362,7 +362,7 @@ func TestB55_InvalidHaltsAreRefused(t *testing.T) {
 				sleep(haltsSeen)
 				w.expect("after an invalid message", rollout.Halted, false)
 				check.Equal(w.t, "shown", haltsAbove(w.t, w.relay), "cds/a stage 2 (1): a canary above")
-				check.Equal(w.t, "warnings", strings.Count(w.relay.Log.String(), "told of halts is refused"), 1)
+				check.Equal(w.t, "warnings", strings.Count(w.relay.Log.String(), "halts of a relay above refused"), 1)
 				w.origin.Put(relaytest.Endpoints("e", "127.0.0.1:1"))
 				w.canary.Subscribe(relaytest.EndpointType, "e")
 				sleep(time.Second)
